@@ -175,5 +175,4 @@ def with_fewer_examples(data: TaskData, train_examples: int | None) -> TaskData:
     source = f"{data.source}, {train_examples:,} of {available:,} training examples"
     identity = replace(data.identity, train_rows=train_examples) if data.identity else None
     rows = torch.arange(train_examples) if data.spec.causal else _random_subset(available, train_examples)
-    train = data.train[rows]
-    return replace(data, train=train, source=source, identity=identity)
+    return replace(data, train=data.train[rows], source=source, identity=identity)

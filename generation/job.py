@@ -109,7 +109,7 @@ class Job(ShardOptions):
         configs, task = self.configs(shard), self.load()
         engine = make_engine(self.engine, configs[held:], task, choose_device(self.device), self.models_per_pass)
         record = ShardRecord(
-            task=self.sweep.task.name,
+            task=self.sweep.task.file.name,
             spec=task.spec,
             preset=self.sweep.preset.name,
             protocol=self.sweep.preset.protocol.to_dict(),
@@ -153,7 +153,7 @@ class Job(ShardOptions):
         """How a finished shard differs from this job's, in words; None where it is the same or its first runs."""
         sweep, preset, runs = self.sweep, self.sweep.preset, len(self.configs(shard))
         if record.task_file not in (None, sweep.task.file.text):
-            return f"of another {sweep.task.name}, whose task file was different"
+            return f"of another {sweep.task.file.name}, whose task file was different"
         if record.seeds != sweep.seeds:
             return f"with seeds {record.seeds}, not {sweep.seeds}"
         if (record.preset, record.protocol) != (preset.name, preset.protocol.to_dict()) or record.runs > runs:

@@ -167,7 +167,12 @@ def _train_shards(ray: Any, job: Job, progress: _Progress, cpus: int, retries: i
     running = {task.remote(job, shard, cpus, reports.actor): shard for shard in waiting}
     while running:
         ended, _ = ray.wait(list(running), timeout=_POLL_SECONDS)
-        for report in _read_reports(ray, reports):
+        try:
+            received = reports.get_nowait_batch(reports.size())
+        except ray.exceptions.RayError:
+            # the queue's machine died: Ray starts it again elsewhere, and the workers go on reporting
+            received = []
+        for report in received:
             if note := report.get("note"):
                 progress.say(f"note: {note}")
             elif report["shard"] in running.values():
@@ -175,15 +180,6 @@ def _train_shards(ray: Any, job: Job, progress: _Progress, cpus: int, retries: i
         for reference in ended:
             fault = _fault_of(ray, reference)
             progress.change(running.pop(reference), _MISSING if fault else _FINISHED, fault or "")
-
-
-def _read_reports(ray: Any, reports: Any) -> list[dict[str, Any]]:
-    """All that the workers reported since the last call."""
-    try:
-        return reports.get_nowait_batch(reports.size())
-    except ray.exceptions.RayError:
-        # the queue's machine died: Ray starts it again elsewhere, and the workers go on reporting
-        return []
 
 
 def _fault_of(ray: Any, reference: Any) -> str | None:

@@ -13,7 +13,7 @@ import hashlib
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain
@@ -31,7 +31,6 @@ from generation.estimate import estimate_seconds
 from generation.job import Job
 from generation.population.engine import PopulationState, checkpoint_labels
 from generation.population.trainer import PopulationTrainer
-from generation.protocol import RunConfig
 from zoo.command import duration, how_many, progress_bar
 from zoo.device import name_device
 from zoo.format.manifest import MANIFEST_FILE, Manifest
@@ -55,21 +54,18 @@ _Report = Callable[[int, int, str], None]
 def train_shard(job: Job, shard: int, report: _Report | None = None) -> None:
     """Trains a shard of the job and, where it belongs at a URL, uploads it; ``report`` is called after every epoch."""
     job.configs(shard)  # a shard that does not exist is an error here, before a lock is made and a store is read
-    if job.remote and job.is_finished(shard):
-        say(f"shard {shard} is finished already in {job.destination}: nothing to do")
-        return
-    if job.remote:
-        job.remote.try_writing()
     with job.lock(shard):
-        if job.remote and job.held_runs(shard) and not job.held_runs(shard, here=True):
-            job.remote.download(job.folder(shard))
-        _train_in_folder(job, shard, report)
-    if job.remote:
-        with job.lock(shard):
-            # another process here may have been faster and deleted the folder
-            if not job.is_finished(shard):
-                job.remote.upload(job.folder(shard))
-        say(f"shard {shard} is uploaded to {job.destination}")
+        if job.remote is None:
+            _train_in_folder(job, shard, report)
+        elif job.is_finished(shard):
+            say(f"shard {shard} is finished already in {job.destination}: nothing to do")
+        else:
+            job.remote.try_writing()
+            if job.held_runs(shard) and not job.held_runs(shard, here=True):
+                job.remote.download(job.folder(shard))
+            _train_in_folder(job, shard, report)
+            job.remote.upload(job.folder(shard))
+            say(f"shard {shard} is uploaded to {job.destination}")
 
 
 def _train_in_folder(job: Job, shard: int, report: _Report | None) -> None:
@@ -157,19 +153,22 @@ def _train_epochs(
 ) -> None:
     """Every epoch that is left, from the last snapshot where there is one."""
     folder = job.folder(record.shard)
-    owner = _fingerprint(trainer.configs, data=trainer.task.sha256, record=record.to_dict())
+    # everything that the population's future depends on besides its state
+    content = {"code": VERSION, "data": trainer.task.sha256, "record": record.to_dict()}
+    content["runs"] = [config.to_dict() for config in trainer.configs]
+    owner = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     if (snapshot := _load_snapshot(folder, owner, trainer.state)) is not None:
         trainer.state, clock.earlier = snapshot
         say(f"resumed after epoch {trainer.state.epoch} of {trainer.protocol.epochs}")
-    last_snapshot, epochs = time.monotonic(), trainer.protocol.epochs
-    progress = _EpochProgress(record.runs, epochs, trainer.state.epoch, *usual_label(record.spec))
+    epochs, first_epoch = trainer.protocol.epochs, trainer.state.epoch
+    start = last_snapshot = time.monotonic()
     with progress_bar() as bar:
-        row = bar.add_task("epoch", total=epochs, completed=trainer.state.epoch)
+        row = bar.add_task("epoch", total=epochs, completed=first_epoch)
         while not trainer.finished:
             trainer.train_epoch()
             epoch = trainer.state.epoch
-            values = getattr(trainer.state, progress.label)[:, epoch - 1].cpu()  # waits for the end of the epoch
-            status = progress.describe(epoch, values, trainer.diverged)
+            # the clock may be too coarse to see the epoch pass
+            status = _describe_epoch(trainer, first_epoch, max(time.monotonic() - start, 1e-9))
             bar.update(row, completed=epoch, description=status)
             if report:
                 report(epoch, epochs, status)
@@ -180,29 +179,25 @@ def _train_epochs(
                 last_snapshot = time.monotonic()
 
 
-class _EpochProgress:
-    """How fast a population trains, by the epochs of this process alone: a resumed shard's rate is not inflated."""
+def _describe_epoch(trainer: PopulationTrainer, first_epoch: int, seconds: float) -> str:
+    """After an epoch: model-epochs per second, the labels of the runs that are alive, the time left.
 
-    def __init__(self, runs: int, epochs: int, first_epoch: int, label: str, more_is_better: bool) -> None:
-        self.runs, self.epochs, self.first_epoch = runs, epochs, first_epoch
-        self.label, self.best = label, max if more_is_better else min
-        self.start = time.monotonic()
-
-    def describe(self, epoch: int, values: Tensor, diverged: int) -> str:
-        """After ``epoch`` epochs: model-epochs per second, the labels of the runs that are alive, the time left."""
-        # the clock may be too coarse to see the epoch pass
-        elapsed = max(time.monotonic() - self.start, 1e-9)
-        values = values[values.isfinite()]
-        parts = [f"{self.runs * (epoch - self.first_epoch) / elapsed:,.3g} model-epochs/s"]
-        if len(values):
-            best, name = self.best(values.tolist()), self.label.removeprefix("test_")
-            parts.append(f"{name} best {best:.3f} median {float(values.median()):.3f}")
-        if diverged:
-            parts.append(f"{diverged} diverged")
-        if epoch < self.epochs:
-            left = elapsed / (epoch - self.first_epoch) * (self.epochs - epoch)
-            parts.append(f"{duration(left)} left")
-        return "  ".join(parts)
+    By the epochs of this process alone, which took ``seconds``: a resumed shard's rate is not inflated.
+    """
+    state = trainer.state
+    done, left = state.epoch - first_epoch, trainer.protocol.epochs - state.epoch
+    label, more_is_better = usual_label(trainer.task.spec)
+    values = getattr(state, label)[:, state.epoch - 1].cpu()
+    values = values[values.isfinite()]
+    parts = [f"{len(trainer.configs) * done / seconds:,.3g} model-epochs/s"]
+    if len(values):
+        best = float(values.max() if more_is_better else values.min())
+        parts.append(f"{label.removeprefix('test_')} best {best:.3f} median {float(values.median()):.3f}")
+    if trainer.diverged:
+        parts.append(f"{trainer.diverged} diverged")
+    if left:
+        parts.append(f"{duration(seconds / done * left)} left")
+    return "  ".join(parts)
 
 
 def _timing(trainer: PopulationTrainer, clock: _Clock) -> dict[str, Any]:
@@ -265,12 +260,6 @@ def _runs_table(trainer: PopulationTrainer, shard: int) -> pa.Table:
 def _pattern(owner: str) -> str:
     """The names of one training's snapshots, as a glob."""
     return f"state-{owner[:8]}-*.safetensors"
-
-
-def _fingerprint(configs: Sequence[RunConfig], **surroundings: object) -> str:
-    """A hash of everything that a population's future depends on besides its state."""
-    content = {"runs": [config.to_dict() for config in configs], "code": VERSION, **surroundings}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _save_snapshot(folder: Path, state: PopulationState, owner: str, seconds: float) -> Path:

@@ -34,7 +34,7 @@ from torch import Tensor, optim
 from torch.nn import functional as F
 
 from generation.data import EpochBatches, TrainingInputs, epoch_batches, load_task_data, model_batch
-from generation.population.engine import Engine, PopulationState, initial_weights
+from generation.population.engine import Engine, Measured, PopulationState, initial_weights
 from generation.population.trainer import PopulationTrainer
 from generation.protocol import ADAM_BETAS, EPSILON, MOMENTUM, RMSPROP_ALPHA, RunConfig
 from generation.task import named_task
@@ -99,7 +99,6 @@ class _SingleEngine(Engine):
 
     @fast_small_products()
     def train_epoch(self, state: PopulationState) -> Float64[Tensor, " P"]:
-        """The next epoch, in place; the mean loss of its batches."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.protocol.learning_rate(self.configs[0].learning_rate, state.epoch)
         rows = self.training_rows
@@ -108,10 +107,7 @@ class _SingleEngine(Engine):
         state.weights[0] = torch.cat([parameter.detach().flatten() for parameter in self.model.parameters()])
         return losses.double().mean(dim=0, keepdim=True)
 
-    def evaluate(
-        self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples
-    ) -> tuple[Float64[Tensor, " P"], Float64[Tensor, " P"]]:
-        """Accuracy and mean loss on ``examples``."""
+    def evaluate(self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples) -> Measured:
         state = TransformerWeights.from_flat(self.spec, weights[0], check_finite=False).state_dict()
         self.model.load_state_dict(state)
         measured = measure(self.model, self.task, examples, _EVALUATION_CHUNK)
@@ -124,7 +120,7 @@ def main(options: _Options) -> None:
     task = named_task(options.task)
     config = RunConfig(
         **options.hyperparameters(),
-        task=task.name,
+        task=task.file.name,
         protocol=task.protocol.lasting(options.epochs or task.protocol.epochs),
         task_sha256=task.grid.task_sha256,
     )

@@ -90,7 +90,7 @@ class Sweep:
     @property
     def config_name(self) -> str:
         """Name of the config of the zoo that these runs belong to."""
-        return config_name(self.task.name, self.seeds)
+        return config_name(self.task.file.name, self.seeds)
 
     @property
     def shards(self) -> Sequence[int]:
@@ -114,9 +114,8 @@ class Sweep:
             runs = self.task.grid.dealt(number)[: self.preset.runs_per_shard]
         else:
             runs = drawn_shards(self.task.grid, self.draw)[number]
-        return tuple(finished for run in runs for finished in self._finish(run))
-
-    def _finish(self, run: RunConfig) -> list[RunConfig]:
-        """The runs of a configuration under this sweep's protocol and seed policy."""
-        seeds = seeds_by_policy(self.seeds, run.hyperparameters(), run.task)
-        return [replace(run, protocol=self.preset.protocol, seed=seed) for seed in seeds]
+        return tuple(
+            replace(run, protocol=self.preset.protocol, seed=seed)
+            for run in runs
+            for seed in seeds_by_policy(self.seeds, run.hyperparameters(), run.task)
+        )

@@ -7,6 +7,7 @@ grid. The paper's has 16,000 configurations, 8,000 for {sgd, sgd_momentum} and 8
 (table:zoo_hyperparameters_configurations), four train fractions, and 32 shards of 500.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from functools import cache
@@ -111,38 +112,30 @@ class Grid:
         """The train fractions of all tables, in the order they are named."""
         return tuple(dict.fromkeys(fraction for table in self.tables for fraction in table.train_fraction))
 
-    def of_fraction(self, fraction: float) -> list[RunConfig]:
-        """All configurations of a train fraction, in the order of the tables, each once."""
-        runs = (
-            RunConfig(task=self.task, **configuration, seed=SHARED, task_sha256=self.task_sha256)
-            for table in self.tables
-            if fraction in table.train_fraction
-            for configuration in table.of_fraction(fraction)
-        )
-        return list(dict.fromkeys(runs))
-
     def dealt(self, shard: int) -> tuple[RunConfig, ...]:
-        """The configurations that the fixed permutation deals to a shard."""
+        """The configurations that the fixed permutation deals to a shard, the same for every task with as many."""
         if not 0 <= shard < self.shards:
             last = self.shards - 1
             raise ValueError(f"shard {shard} does not exist: this sweep has {self.shards} shards, numbered 0 to {last}")
-        part, index = divmod(shard, len(self.fractions))
-        parts = self.shards // len(self.fractions)
-        runs = _dealing_order(self, index)
-        return runs[part * len(runs) // parts : (part + 1) * len(runs) // parts]
-
-
-@cache
-def _dealing_order(grid: Grid, fraction_index: int) -> tuple[RunConfig, ...]:
-    """A train fraction's configurations in their fixed random order, the same for every task with as many."""
-    runs = grid.of_fraction(grid.fractions[fraction_index])
-    return tuple(runs[row] for row in permutation(len(runs), _PERMUTATION_SEED, fraction_index))
+        fractions = self.fractions
+        part, index = divmod(shard, len(fractions))
+        parts = self.shards // len(fractions)
+        runs = [run for run in whole(self) if run.train_fraction == fractions[index]]
+        order = permutation(len(runs), _PERMUTATION_SEED, index)
+        return tuple(runs[row] for row in order[part * len(runs) // parts : (part + 1) * len(runs) // parts])
 
 
 @cache
 def whole(grid: Grid) -> tuple[RunConfig, ...]:
-    """All configurations, one train fraction after the other."""
-    return tuple(run for fraction in grid.fractions for run in grid.of_fraction(fraction))
+    """All configurations, each once: one train fraction after the other, each in the order of the tables."""
+    runs = (
+        RunConfig(task=grid.task, **configuration, seed=SHARED, task_sha256=grid.task_sha256)
+        for fraction in grid.fractions
+        for table in grid.tables
+        if fraction in table.train_fraction
+        for configuration in table.of_fraction(fraction)
+    )
+    return tuple(dict.fromkeys(runs))
 
 
 def permutation(size: int, *seed: int) -> list[int]:
@@ -158,10 +151,6 @@ class TrainingTask:
     grid: Grid
     seeds: str
     protocol: Protocol
-
-    @property
-    def name(self) -> str:
-        return self.file.name
 
 
 def named_task(name: str | Path) -> TrainingTask:
@@ -189,11 +178,10 @@ def _training_task(file: TaskFile) -> TrainingTask:
             f"one; got {shards}",
         )
     grid = Grid(file.name, None if file.is_named else file.sha256, sections, shards)
-    least = min(len(grid.of_fraction(fraction)) for fraction in grid.fractions)
-    if shards // fractions > least:
+    runs = Counter(run.train_fraction for run in whole(grid))
+    if shards > (most := fractions * min(runs.values())):
         raise _grid_fault(
-            file,
-            f"shards must leave a run for each: {least * fractions:,} at most for {len(whole(grid)):,} configurations",
+            file, f"shards must leave a run for each: {most:,} at most for {runs.total():,} configurations"
         )
     seeds = SHARED_SEED if sections[0].seeds is None else str(sections[0].seeds)
     section = checked(file.content.protocol, _ProtocolSection, f"{file.where}: [protocol] ")

@@ -152,7 +152,14 @@ def _reduce_vectors(source: str, texts: Sequence[str], dim: int) -> WordEmbeddin
     """
     path = Path(source)
     if not path.is_file():
-        path = Path(_download_vectors(source))
+        downloader = _import_gensim("gensim.downloader")
+        try:
+            # the path alone: the loader code that comes with the vectors is not run
+            path = Path(downloader.load(source, return_path=True))
+        except (OSError, ValueError) as error:
+            raise FileNotFoundError(
+                f"{source} is neither a word2vec file nor vectors that gensim could download: {error}"
+            ) from error
     vocabulary, vectors = _read_vectors(path, least_dimensions=dim)
     used = {word for text in texts for word in text.split()}
     rows = [row for row, word in enumerate(vocabulary) if word in used]
@@ -173,17 +180,6 @@ def _import_gensim(module: str) -> Any:
     return importlib.import_module(module)
 
 
-def _download_vectors(name: str) -> str:
-    """Path of vectors fetched by gensim's downloader; the loader code that comes with them is not run."""
-    downloader = _import_gensim("gensim.downloader")
-    try:
-        return downloader.load(name, return_path=True)
-    except (OSError, ValueError) as error:
-        raise FileNotFoundError(
-            f"{name} is neither a word2vec file nor vectors that gensim could download: {error}"
-        ) from error
-
-
 def _principal_components(vectors: np.ndarray, dim: int) -> np.ndarray:
     """The first ``dim`` principal axes as columns, each with its largest entry positive, from the covariance matrix."""
     centered = vectors - vectors.mean(axis=0, dtype=np.float64).astype(vectors.dtype)
@@ -196,8 +192,12 @@ def _principal_components(vectors: np.ndarray, dim: int) -> np.ndarray:
 def _read_vectors(path: Path, least_dimensions: int) -> tuple[list[str], Float32[np.ndarray, "words dim"]]:
     """The words, each once, and their vectors; whatever is wrong with the file is a ValueError that names it."""
     try:
-        with _open_buffered(path) as file:
-            words, dim = _read_header(file)
+        raw: Any = gzip.GzipFile(path) if path.suffix == ".gz" else path.open("rb", buffering=0)
+        with io.BufferedReader(raw, _BUFFER_BYTES) as file:
+            header = file.readline(_LONGEST_HEADER).split()
+            if len(header) != 2 or not all(part.isdigit() for part in header):
+                raise ValueError(f"its first line should be 'words dimensions', got {header}")
+            words, dim = map(int, header)
             if words < 1:
                 raise ValueError("it has no words")
             if dim < least_dimensions:
@@ -216,19 +216,6 @@ def _read_vectors(path: Path, least_dimensions: int) -> tuple[list[str], Float32
     except (OSError, EOFError, zlib.error, ValueError) as error:
         raise ValueError(f"{path} is damaged or not a word2vec file: {error}") from error
     return list(vocabulary), vectors[: len(vocabulary)]
-
-
-def _open_buffered(path: Path) -> io.BufferedReader:
-    raw: Any = gzip.GzipFile(path) if path.suffix == ".gz" else path.open("rb", buffering=0)
-    return io.BufferedReader(raw, _BUFFER_BYTES)
-
-
-def _read_header(file: io.BufferedReader) -> tuple[int, int]:
-    first = file.readline(_LONGEST_HEADER).split()
-    if len(first) != 2 or not all(part.isdigit() for part in first):
-        raise ValueError(f"its first line should be 'words dimensions', got {first}")
-    words, dim = (int(part) for part in first)
-    return words, dim
 
 
 def _is_text(file: io.BufferedReader) -> bool:

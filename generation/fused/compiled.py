@@ -96,30 +96,13 @@ def _pack(arguments: Arguments, device: torch.device) -> ctypes.Structure:
 
 
 SOURCES = Path(__file__).parent / "kernels"
-_FLAT_TENSORS = {
-    "FLAT_EMBEDDING": "embedding.weight",
-    "FLAT_EMBEDDING_BIAS": "embedding.bias",
-    "FLAT_POSITIONS": "positions.weight",
-    "FLAT_QUERY": "blocks.0.query.weight",
-    "FLAT_KEY": "blocks.0.key.weight",
-    "FLAT_VALUE": "blocks.0.value.weight",
-    "FLAT_OUTPUT": "blocks.0.output.weight",
-    "FLAT_FC1": "blocks.0.fc1.weight",
-    "FLAT_FC1_BIAS": "blocks.0.fc1.bias",
-    "FLAT_FC2": "blocks.0.fc2.weight",
-    "FLAT_FC2_BIAS": "blocks.0.fc2.bias",
-    "FLAT_CLASSIFIER1": "classifier.fc1.weight",
-    "FLAT_CLASSIFIER1_BIAS": "classifier.fc1.bias",
-    "FLAT_CLASSIFIER2": "classifier.fc2.weight",
-    "FLAT_CLASSIFIER2_BIAS": "classifier.fc2.bias",
-    "FLAT_UNEMBEDDING": "unembedding.weight",
-}
-"""The kernels' names for the tensors of the flat vector; the first block stands for all."""
 
 
-def nvidia(module: str) -> Any:
-    """One of NVIDIA's Python modules, which do not declare their types."""
-    return import_module(module)
+def _offset_macro(tensor: str) -> str:
+    """The kernels' name for the offset of a tensor: FLAT_FC1_BIAS for ``blocks.0.fc1.bias``, since the first block
+    stands for all, and FLAT_CLASSIFIER1 for ``classifier.fc1.weight``."""
+    name = tensor.removeprefix("blocks.0.").removesuffix(".weight").replace("classifier.fc", "classifier")
+    return f"FLAT_{name.replace('.', '_').upper()}"
 
 
 def _macros(spec: TransformerSpec, variant: Variant) -> list[tuple[str, str]]:
@@ -137,7 +120,8 @@ def _macros(spec: TransformerSpec, variant: Variant) -> list[tuple[str, str]]:
         "BLOCK_STRIDE": spec.block_size,
         "PARAMETERS": spec.num_parameters,
     }
-    offsets = {name: spec.tensors[tensor].offset for name, tensor in _FLAT_TENSORS.items() if tensor in spec.tensors}
+    first_block_and_rest = (name for name in spec.tensors if not name.startswith("blocks.") or ".0." in name)
+    offsets = {_offset_macro(name): spec.tensors[name].offset for name in first_block_and_rest}
     numbers = [(name, str(number)) for name, number in (dimensions | offsets).items()]
     floats = {"SCORE_SCALE": spec.key_dim**-0.5, "UPDATE_EPSILON": EPSILON}
     return [*numbers, *((name, f"{number}f") for name, number in floats.items()), *variant.macros(spec)]
@@ -154,7 +138,7 @@ def compiler_options(spec: TransformerSpec, architecture: str, variant: Variant)
 
 def _machine_code(kernel: str, spec: TransformerSpec, architecture: str, variant: Variant) -> bytes:
     """The kernel as a cubin for an architecture such as "sm_90", from the cache or compiled now. It needs no GPU."""
-    core, nvrtc = nvidia("cuda.core"), nvidia("cuda.bindings.nvrtc")
+    core, nvrtc = import_module("cuda.core"), import_module("cuda.bindings.nvrtc")
     sources = {path.name: path.read_text(encoding="utf-8") for path in sorted(SOURCES.iterdir())}
     _, *compiler = nvrtc.nvrtcVersion()
     options = compiler_options(spec, architecture, variant)
@@ -176,7 +160,7 @@ class CudaKernels:
     """Both kernels of a task on one GPU; launches are queued on torch's current stream."""
 
     def __init__(self, spec: TransformerSpec, device: torch.device, variant: Variant | None = None) -> None:
-        core = nvidia("cuda.core")
+        core = import_module("cuda.core")
         self.device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
         with torch.cuda.device(self.device):
             torch.cuda.init()
@@ -187,28 +171,22 @@ class CudaKernels:
             assert variant is not None, "obstacle() was checked first"
             self.examples_at_once = variant.shared_memory(spec).examples_at_once
             architecture = f"sm_{properties.major}{properties.minor}"
-            self._kernels: dict[str, Any] = {}
-            self._needs: dict[str, tuple[int, int]] = {}
+            self._kernels: dict[str, tuple[Any, int, int]] = {}
+            needs = torch.zeros(4, dtype=torch.int32, device=self.device)
             for kind in KERNELS:
                 name = kind.kernel
                 code = core.ObjectCode.from_cubin(_machine_code(name, spec, architecture, variant), name=name)
-                threads, shared_bytes, argument_bytes, words = self._read_needs(code.get_kernel(f"{name}_needs"))
+                self._start(code.get_kernel(f"{name}_needs"), (1, 1), 1, 0, ctypes.c_void_p(needs.data_ptr()))
+                threads, shared_bytes, argument_bytes, words = needs.tolist()  # by the kernel's source
                 assert argument_bytes == ctypes.sizeof(_layout(kind)), f"{name} and {kind.__name__} disagree"
                 if kind is TrainArguments:
                     self.workspace_words = words
-                self._kernels[name] = code.get_kernel(name)
-                self._needs[name] = threads, shared_bytes
-                _allow_shared_memory(self._kernels[name], shared_bytes, self.device.index)
-
-    def _read_needs(self, describe: Any) -> list[int]:
-        """Threads per thread block, bytes of shared memory and of arguments, words of workspace, by its source."""
-        needs = torch.zeros(4, dtype=torch.int32, device=self.device)
-        self._start(describe, (1, 1), 1, 0, ctypes.c_void_p(needs.data_ptr()))
-        return needs.tolist()
+                kernel = code.get_kernel(name)
+                self._kernels[name] = kernel, threads, shared_bytes
+                _allow_shared_memory(kernel, shared_bytes, self.device.index)
 
     def launch(self, arguments: Arguments, models: int, parts: int) -> None:
-        threads, shared_bytes = self._needs[arguments.kernel]
-        kernel = self._kernels[arguments.kernel]
+        kernel, threads, shared_bytes = self._kernels[arguments.kernel]
         self._start(kernel, (models, parts), threads, shared_bytes, _pack(arguments, self.device))
 
     def _start(
@@ -220,7 +198,7 @@ class CudaKernels:
         parameter: ctypes.Structure | ctypes.c_void_p,
     ) -> None:
         """Launches through the driver, since ``cuda.core.launch`` takes no structs; the driver copies the parameter."""
-        driver = nvidia("cuda.bindings.driver")
+        driver = import_module("cuda.bindings.driver")
         parameters = (ctypes.c_void_p * 1)(ctypes.addressof(parameter))
         blocks, block = (*grid, 1), (threads, 1, 1)
         with torch.cuda.device(self.device):
@@ -239,7 +217,7 @@ class CudaKernels:
 
 def _allow_shared_memory(kernel: Any, shared_bytes: int, device: int) -> None:
     """Lets a kernel use more shared memory than the 48 KiB that every kernel may use."""
-    driver = nvidia("cuda.bindings.driver")
+    driver = import_module("cuda.bindings.driver")
     (status,) = driver.cuKernelSetAttribute(
         driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
         shared_bytes,

@@ -15,11 +15,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from generation.data import EpochBatches, TrainingInputs, epoch_batches
-from generation.fused.compiled import Arguments, CudaKernels, EvaluateArguments, TrainArguments
-from generation.fused.variants import RECENT, ROWS, TILE, Variant
+from generation.fused.compiled import Arguments, EvaluateArguments, TrainArguments
+from generation.fused.variants import RECENT, ROWS, TILE
 from generation.population.dropout import LOWEST, drop_threshold
-from generation.population.engine import Engine, PopulationState, UpdateRule
+from generation.population.engine import Engine, Measured, PopulationState, UpdateRule
 from generation.protocol import ADAM_BETAS, RunConfig
+from zoo.tasks.embedding import PADDING
 from zoo.tasks.examples import Examples, TaskData
 from zoo.transformer.model import sinusoidal_positions
 from zoo.transformer.population import prepare_inputs
@@ -55,7 +56,7 @@ class FusedEngine(Engine):
     def __init__(self, configs: Sequence[RunConfig], task: TaskData, kernels: _Kernels) -> None:
         super().__init__(configs, task, kernels.device)
         self.kernels = kernels
-        self.test_examples = _evaluation_examples(self.task, self.task.test)
+        self.test_examples = _arrange(self.task, self.task.test)
         self.positions = sinusoidal_positions(self.spec.tokens, self.spec.dim).to(self.device)
         self.rules = _optimizer_rules(configs, self.device)
         dropout = torch.tensor([config.dropout for config in configs], dtype=torch.float64)
@@ -66,19 +67,11 @@ class FusedEngine(Engine):
         self.workspace = torch.zeros(len(configs), kernels.workspace_words, dtype=torch.int32, device=self.device)
         self.seeds = torch.tensor([config.seed for config in configs]).to(torch.uint32).to(self.device)
 
-    @classmethod
-    def on_cuda(
-        cls, configs: Sequence[RunConfig], task: TaskData, device: torch.device, variant: Variant | None = None
-    ) -> "FusedEngine":
-        """With kernels compiled for this GPU, in the best variant that fits unless one is given."""
-        return cls(configs, task, CudaKernels(task.spec, device, variant))
-
     def train_epoch(self, state: PopulationState) -> Float64[Tensor, " P"]:
-        """The next epoch of every run that is alive, in place; the mean loss of each over the epoch's batches."""
         rows = self.training_rows
         batches = epoch_batches(rows.rows, self.protocol, state.epoch, rows.per_epoch).to(self.device)
         prepared = _epoch_examples(self.inputs, batches)
-        packs = _make_packs(prepared.lengths.view(batches.rows.shape), self.kernels.examples_at_once)
+        packs, counts = _make_packs(prepared.lengths.view(batches.rows.shape), self.kernels.examples_at_once)
         first_step = state.epoch * len(batches)
         rates = [self.protocol.learning_rate(config.learning_rate, state.epoch) for config in self.configs]
         self.rules[:, 0] = torch.tensor(rates)
@@ -97,8 +90,8 @@ class FusedEngine(Engine):
             first_moments=state.first,
             second_moments=state.second,
             workspace=self.workspace,
-            packs=packs.words,
-            pack_counts=packs.counts,
+            packs=packs,
+            pack_counts=counts,
             losses=losses,
             steps=len(batches),
             batch=self.protocol.batch_size,
@@ -107,11 +100,9 @@ class FusedEngine(Engine):
         self.kernels.launch(arguments, models=len(self.configs), parts=1)
         return losses
 
-    def evaluate(
-        self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples
-    ) -> tuple[Float64[Tensor, " P"], Float64[Tensor, " P"]]:
+    def evaluate(self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples) -> Measured:
         """Accuracy and mean loss on ``examples`` of every run that is alive, by products of halves; NaN for others."""
-        prepared = self.test_examples if examples is self.task.test else _evaluation_examples(self.task, examples)
+        prepared = self.test_examples if examples is self.task.test else _arrange(self.task, examples)
         parts = -(-len(prepared) // _EXAMPLES_PER_PART)
         correct = torch.zeros(len(self.configs), parts, dtype=torch.int32, device=self.device)
         losses = torch.zeros(len(self.configs), parts, dtype=torch.float64, device=self.device)
@@ -163,57 +154,42 @@ class _KernelExamples:
         return self.facts >> _LENGTH_SHIFT
 
 
-def _evaluation_examples(task: TaskData, examples: Examples) -> _KernelExamples:
-    """All examples in their order; the rank in a batch matters only for dropout."""
-    return _arrange(task, examples, torch.zeros(len(examples), dtype=torch.int64, device=examples.labels.device))
-
-
 def _epoch_examples(inputs: TrainingInputs, batches: EpochBatches) -> _KernelExamples:
     """The examples of an epoch, step by step. Within a step texts are sorted by length, so that those that a thread
     block works on at a time take equally long; each keeps its rank in the batch for its dropout."""
     task, (steps, batch) = inputs.task, batches.rows.shape
     ranks = torch.arange(batch, device=batches.rows.device).repeat(steps)
-    rows, offsets = batches.rows.flatten(), batches.offsets.flatten(0, 1)
-    labels = task.train.labels[rows]
-    if inputs.padded is not None:
-        return _arrange(task, Examples(inputs.crop(rows, offsets), labels), ranks)
-    if task.spec.causal:
-        return _arrange(task, Examples(task.train.inputs[rows], labels), ranks)
-    ids = task.train.inputs[rows]
-    lengths = (ids != 0).sum(dim=1).view(steps, batch)
-    order = lengths.argsort(dim=1, stable=True) + batch * torch.arange(steps, device=lengths.device)[:, None]
-    order = order.flatten()
-    return _arrange(task, Examples(ids[order], labels[order]), ranks[order])
+    examples = inputs.batch(EpochBatches(batches.rows.view(1, -1), batches.offsets.view(1, -1, 2)), 0)
+    if task.embedding is not None:
+        lengths = (examples.inputs != PADDING).sum(dim=1).view(steps, batch)
+        order = lengths.argsort(dim=1, stable=True) + batch * torch.arange(steps, device=lengths.device)[:, None]
+        examples, ranks = examples[order.flatten()], ranks[order.flatten()]
+    return _arrange(task, examples, ranks)
 
 
-def _arrange(task: TaskData, examples: Examples, ranks: Int[Tensor, " n"]) -> _KernelExamples:
+def _arrange(task: TaskData, examples: Examples, ranks: Int[Tensor, " n"] | int = 0) -> _KernelExamples:
+    """The examples in their order. The rank of each in its batch matters only for dropout."""
+    lengths = torch.full((len(examples),), task.spec.tokens, device=examples.labels.device)
     if task.spec.causal:
         words = (examples.inputs | examples.labels << _NEXT_SHIFT).to(torch.int16)
-        facts = ranks | task.spec.tokens << _LENGTH_SHIFT
+        facts = ranks | lengths << _LENGTH_SHIFT
         return _KernelExamples(F.pad(words, (0, ROWS - task.spec.tokens)), facts.to(torch.int32))
     x, mask = task.model_inputs(examples.inputs)
     x = prepare_inputs(task.spec, x)
-    if mask is None:
-        lengths = torch.full_like(examples.labels, task.spec.tokens)
-    else:
+    if mask is not None:
         x = x + sinusoidal_positions(task.spec.tokens, task.spec.dim).to(x)
         lengths = mask.sum(dim=1)
     facts = ranks | examples.labels << _LABEL_SHIFT | lengths << _LENGTH_SHIFT
     return _KernelExamples(x.half().contiguous(), facts.to(torch.int32))
 
 
-@dataclass(frozen=True)
-class _Packs:
-    """``counts[s]`` packs of step ``s`` are at the front of ``words[s]``, in the order of their examples."""
-
-    words: Int32[Tensor, "steps batch"]
-    counts: Int32[Tensor, " steps"]
-
-
-def _make_packs(lengths: Int[Tensor, "steps batch"], packs_at_once: int) -> _Packs:
+def _make_packs(
+    lengths: Int[Tensor, "steps batch"], packs_at_once: int
+) -> tuple[Int32[Tensor, "steps batch"], Int32[Tensor, " steps"]]:
     """Neighbors that take the same number of tiles of 16 rows, as many as fit: four of one tile, two of two.
 
-    A step's lengths must be ascending, or all the same. Kernels that work in rounds, of one pack or two, need every 16
+    Those of a step are at the front of its row, in the order of their examples; beside them is how many there are. A
+    step's lengths must be ascending, or all the same. Kernels that work in rounds, of one pack or two, need every 16
     examples to end with a round (``unspecialized.cuh``).
     """
     steps, batch = lengths.shape
@@ -230,7 +206,7 @@ def _make_packs(lengths: Int[Tensor, "steps batch"], packs_at_once: int) -> _Pac
     next_lead = F.pad(next_lead, (0, 1), value=batch)
     words = rank | (next_lead - rank) << _COUNT_SHIFT | tiles << _TILES_SHIFT
     front = leads.logical_not().to(torch.uint8).argsort(dim=1, stable=True)
-    return _Packs(words.gather(1, front).to(torch.int32), leads.sum(dim=1, dtype=torch.int32))
+    return words.gather(1, front).to(torch.int32), leads.sum(dim=1, dtype=torch.int32)
 
 
 def _leaders(tiles: Int[Tensor, "rows examples"]) -> Bool[Tensor, "rows examples"]:

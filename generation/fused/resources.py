@@ -34,9 +34,10 @@ _command = Command(__name__, "generation.fused.resources", __doc__, _Options)
 
 import io
 import re
+from importlib import import_module
 from itertools import product
 
-from generation.fused.compiled import KERNELS, SOURCES, compiler_options, nvidia
+from generation.fused.compiled import KERNELS, SOURCES, compiler_options
 from generation.fused.variants import VARIANTS, Variant, misfits, missing_compiler
 
 _NUMBER = "\ntemplate <int N> __global__ void number() {}\n"
@@ -59,7 +60,7 @@ def _measure(kernel: str, spec: TransformerSpec, architecture: str, variant: Var
     The compiler logs the first two. The others are constants of the source: a template's function is named after
     its number.
     """
-    core = nvidia("cuda.core")
+    core = import_module("cuda.core")
     source = (SOURCES / f"{kernel}.cu").read_text(encoding="utf-8") + _NUMBER
     options = core.ProgramOptions(
         include_path=str(SOURCES),

@@ -29,6 +29,8 @@ from zoo.transformer.spec import TransformerSpec
 
 _CUT = 2.0
 _Column = Float[Tensor, "P 1"]
+Measured = tuple[Float64[Tensor, " P"], Float64[Tensor, " P"]]
+"""Accuracy and mean loss of each run."""
 
 
 def initial_weights(spec: TransformerSpec, std: float, seed: int) -> Float[Tensor, " d"]:
@@ -90,7 +92,7 @@ class PopulationState:
 
 
 def checkpoint_labels(config: RunConfig) -> tuple[str, ...]:
-    """The checkpoints in the order of ``PopulationState.checkpoints``."""
+    """The checkpoints in the order of ``PopulationState.checkpoints``, the best one last."""
     return (*config.protocol.checkpoints, BEST)
 
 
@@ -174,7 +176,5 @@ class Engine(ABC):
         """The next epoch of every run that is alive, in place; the mean loss of each over the epoch's batches."""
 
     @abstractmethod
-    def evaluate(
-        self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples
-    ) -> tuple[Float64[Tensor, " P"], Float64[Tensor, " P"]]:
+    def evaluate(self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples) -> Measured:
         """Accuracy and mean loss on ``examples`` of every run that is alive; NaN for the others."""

@@ -26,7 +26,7 @@ from generation.population.dropout import (
     dropout_layers,
     mask_dropout,
 )
-from generation.population.engine import Engine, PopulationState, UpdateRule, update
+from generation.population.engine import Engine, Measured, PopulationState, UpdateRule, update
 from generation.protocol import RunConfig
 from zoo.device import fast_small_products, single_threaded_workers
 from zoo.tasks.examples import Examples, TaskData
@@ -92,18 +92,41 @@ class TorchEngine(Engine):
     @_quiet_compiler()
     @fast_small_products()
     def train_epoch(self, state: PopulationState) -> Float64[Tensor, " P"]:
-        """The next epoch of every run that is alive, in place; the mean loss of each over the epoch's batches."""
-        epoch = state.epoch
-        rows = self.training_rows
-        batches = epoch_batches(rows.rows, self.protocol, epoch, rows.per_epoch).to(self.device)
-        rates = [self.protocol.learning_rate(config.learning_rate, epoch) for config in self.configs]
+        training = self.training_rows
+        batches = epoch_batches(training.rows, self.protocol, state.epoch, training.per_epoch).to(self.device)
+        rates = [self.protocol.learning_rate(config.learning_rate, state.epoch) for config in self.configs]
         learning_rate = torch.tensor(rates, dtype=self.dtype, device=self.device)[:, None]
         losses = torch.zeros(len(self.configs), dtype=torch.float64, device=self.device)
 
-        def train(step: int, passes: Sequence[slice]) -> None:
-            x, mask, labels = model_batch(self.inputs, batches, step)
+        def train(number: int, passes: Sequence[slice]) -> None:
+            """One step of all runs that are alive, in place; adds each run's loss to ``losses``."""
+            x, mask, labels = model_batch(self.inputs, batches, number)
             x = prepare_inputs(self.spec, x)
-            self._step(state, passes, epoch * len(batches) + step, x, mask, labels, learning_rate, losses)
+            step = torch.tensor(state.epoch * len(batches) + number, device=self.device)
+            groups = torch.arange(-(-x.shape[0] * x.shape[1] * self.spec.dim // ELEMENTS_PER_CALL), device=self.device)
+            shared_bits = self._all_bits(self.seeds[:1], step, groups) if self.one_seed and self.drops else None
+            for rows in passes:
+                members, count, bits = self._members(rows), rows.stop - rows.start, None
+                if any(config.dropout for config in self.configs[rows]):
+                    bits = shared_bits or self._all_bits(self.seeds[members], step, groups)
+                # a copy, since another thread may write to the rows beside these
+                flat = state.weights[members].clone().requires_grad_()
+                all_losses = self._losses(flat, x, mask, labels, bits, self.thresholds[members], self.scales[members])
+                pass_losses = all_losses[:count]
+                (gradient,) = torch.autograd.grad(pass_losses.sum(), flat)
+                new = self._update(
+                    self.rule.rows(rows),
+                    state.weights[rows],
+                    state.first[rows],
+                    state.second[rows],
+                    gradient[:count],
+                    learning_rate[rows],
+                    state.alive[rows, None],
+                    step + 1,
+                )
+                for tensor, value in zip((state.weights, state.first, state.second), new, strict=True):
+                    tensor[rows] = value
+                losses[rows] += pass_losses.detach()
 
         self._side_by_side(train, len(batches), state.alive)
         return losses / len(batches)
@@ -112,7 +135,8 @@ class TorchEngine(Engine):
         self, work: Callable[[int, Sequence[slice]], None], count: int, alive: Bool[Tensor, " P"]
     ) -> None:
         """Calls ``work`` for the batches 0 to count − 1 and the passes with a run alive, which the threads share."""
-        passes = list(self._living_passes(alive))
+        # reading from a GPU which runs are alive would stall it, so there all passes count
+        passes = [rows for rows in self.passes if self.device.type == "cuda" or bool(alive[rows].any())]
         interrupted = Event()
 
         def work_through(share: Sequence[slice]) -> None:
@@ -133,49 +157,6 @@ class TorchEngine(Engine):
                 list(pool.map(work_through, [passes[first::threads] for first in range(threads)]))
             finally:
                 interrupted.set()
-
-    def _step(
-        self,
-        state: PopulationState,
-        passes: Sequence[slice],
-        step: int,
-        x: Tensor,
-        mask: Tensor | None,
-        labels: Tensor,
-        learning_rate: Float[Tensor, "P 1"],
-        losses: Float64[Tensor, " P"],
-    ) -> None:
-        """One step of all runs that are alive, in place; adds each run's loss to ``losses``."""
-        counter = torch.tensor(step, device=self.device)
-        groups = torch.arange(-(-x.shape[0] * x.shape[1] * self.spec.dim // ELEMENTS_PER_CALL), device=self.device)
-        shared_bits = self._all_bits(self.seeds[:1], counter, groups) if self.one_seed and self.drops else None
-        for rows in passes:
-            members, count, bits = self._members(rows), rows.stop - rows.start, None
-            if any(config.dropout for config in self.configs[rows]):
-                bits = shared_bits or self._all_bits(self.seeds[members], counter, groups)
-            flat = state.weights[members].clone().requires_grad_()  # another thread may write to the rows beside these
-            all_losses = self._losses(flat, x, mask, labels, bits, self.thresholds[members], self.scales[members])
-            pass_losses = all_losses[:count]
-            (gradient,) = torch.autograd.grad(pass_losses.sum(), flat)
-            new = self._update(
-                self.rule.rows(rows),
-                state.weights[rows],
-                state.first[rows],
-                state.second[rows],
-                gradient[:count],
-                learning_rate[rows],
-                state.alive[rows, None],
-                counter + 1,
-            )
-            for tensor, value in zip((state.weights, state.first, state.second), new, strict=True):
-                tensor[rows] = value
-            losses[rows] += pass_losses.detach()
-
-    def _living_passes(self, alive: Bool[Tensor, " P"]) -> Iterator[slice]:
-        """The passes with a run that is alive. Reading this from a GPU would stall it, so there all passes count."""
-        for rows in self.passes:
-            if self.device.type == "cuda" or bool(alive[rows].any()):
-                yield rows
 
     def _members(self, rows: slice) -> slice | Int[Tensor, " p"]:
         """The runs of a pass; on a CPU its last run again and again where they are fewer than are stacked."""
@@ -207,9 +188,7 @@ class TorchEngine(Engine):
     @torch.no_grad()
     @_quiet_compiler()
     @fast_small_products()
-    def evaluate(
-        self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples
-    ) -> tuple[Float64[Tensor, " P"], Float64[Tensor, " P"]]:
+    def evaluate(self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples) -> Measured:
         """Accuracy and mean loss on ``examples`` of every run that is alive, in float32; NaN for the others."""
         correct = torch.zeros(len(self.configs), dtype=torch.float64, device=self.device)
         loss, size = torch.zeros_like(correct), fitting_examples(self.spec, _EVALUATION_BATCH)

@@ -13,13 +13,14 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from generation.fused.compiled import CudaKernels
 from generation.fused.engine import FusedEngine
 from generation.fused.variants import Variant, obstacle
 from generation.options import ENGINES
-from generation.population.engine import Engine, PopulationState, checkpoint_labels
+from generation.population.engine import Engine, PopulationState
 from generation.population.torch_engine import TorchEngine
 from generation.protocol import RunConfig
-from zoo.format.schema import BEST, usual_label
+from zoo.format.schema import usual_label
 from zoo.tasks.examples import TaskData
 from zoo.tasks.language import language_labels
 
@@ -43,7 +44,7 @@ def make_engine(
     if name == "fused" or (name == "auto" and device.type == "cuda" and models_per_pass is None):
         problem = obstacle(task.spec, configs, device, variant)
         if problem is None:
-            return FusedEngine.on_cuda(configs, task, device, variant)
+            return FusedEngine(configs, task, CudaKernels(task.spec, device, variant))
         if name == "fused":
             raise ValueError(f"the fused engine cannot train here: {problem}; use --engine torch")
         warnings.warn(f"torch trains, several times slower than the fused engine: {problem}", stacklevel=2)
@@ -94,19 +95,18 @@ class PopulationTrainer:
         state.test_accuracy[:, epoch] = accuracy
         state.test_loss[:, epoch] = test_loss
         state.alive &= train_loss.isfinite() & test_loss.isfinite() & state.weights.isfinite().all(dim=1)
-        for index, label in enumerate(checkpoint_labels(self.configs[0])):
-            if label == BEST:
-                name, more = usual_label(self.task.spec)
-                # as the curve is stored: losses that are equal in float32 are equal
-                curve = getattr(state, name).float()
-                merit = curve if more else -curve
-                earlier = merit[:, :epoch].nan_to_num(-torch.inf)
-                best = earlier.amax(dim=1) if epoch else torch.full_like(accuracy, -torch.inf)
-                better = state.alive & (merit[:, epoch] > best)
-                state.best_epoch = torch.where(better, epoch + 1, state.best_epoch)
-                state.checkpoints[index] = torch.where(better[:, None], state.weights, state.checkpoints[index])
-            elif self.protocol.checkpoints[label] == epoch + 1:
+        for index, after in enumerate(self.protocol.checkpoints.values()):
+            if after == epoch + 1:
                 state.checkpoints[index] = state.weights
+        name, more = usual_label(self.task.spec)
+        # as the curve is stored: losses that are equal in float32 are equal
+        curve = getattr(state, name).float()
+        merit = curve if more else -curve
+        earlier = merit[:, :epoch].nan_to_num(-torch.inf)
+        best = earlier.amax(dim=1) if epoch else torch.full_like(accuracy, -torch.inf)
+        better = state.alive & (merit[:, epoch] > best)
+        state.best_epoch = torch.where(better, epoch + 1, state.best_epoch)
+        state.checkpoints[-1] = torch.where(better[:, None], state.weights, state.checkpoints[-1])
         state.epoch += 1
 
     def measure_checkpoints(self) -> dict[str, Float64[Tensor, "labels P"]]:
@@ -125,12 +125,9 @@ class PopulationTrainer:
         return measures
 
     def _curves_at_checkpoints(self) -> tuple[Tensor, Tensor]:
-        checkpoints = self.protocol.checkpoints
-        epochs = [
-            self.state.best_epoch if label == BEST else torch.full_like(self.state.best_epoch, checkpoints[label])
-            for label in checkpoint_labels(self.configs[0])
-        ]
-        index = (torch.stack(epochs, dim=1) - 1).clamp(min=0)  # a run that diverged at once has no best epoch
+        fixed = torch.tensor([*self.protocol.checkpoints.values()], device=self.device).expand(len(self.configs), -1)
+        epochs = torch.cat([fixed, self.state.best_epoch[:, None]], dim=1)
+        index = (epochs - 1).clamp(min=0)  # a run that diverged at once has no best epoch
         return self.state.test_accuracy.gather(1, index).T, self.state.test_loss.gather(1, index).T
 
     def _test_exactly(self) -> tuple[Tensor, Tensor]:

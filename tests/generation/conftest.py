@@ -9,6 +9,7 @@ from fused_checks import MakeEngine
 from small_tasks import few_digits, few_lines, few_news, few_photos, write_texts
 
 from generation.data import load_task_data
+from generation.fused.compiled import CudaKernels
 from generation.fused.engine import FusedEngine
 from generation.fused.variants import _LARGEST, Variant
 from generation.protocol import RunConfig
@@ -75,7 +76,7 @@ def engine(request: pytest.FixtureRequest) -> MakeEngine:
 
     def make(configs: list[RunConfig], task: TaskData, schedule: int = 0, variant: Variant = _LARGEST) -> FusedEngine:
         if request.param == "cuda":
-            return FusedEngine.on_cuda(configs, task, torch.device("cuda"), variant)
+            return FusedEngine(configs, task, CudaKernels(task.spec, torch.device("cuda"), variant))
         return FusedEngine(configs, task, EmulatedKernels(task.spec, schedule, variant=variant))
 
     return make

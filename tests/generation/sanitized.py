@@ -11,6 +11,7 @@ from itertools import product
 import torch
 from small_tasks import few_digits, few_news, few_scans, few_windows
 
+from generation.fused.compiled import CudaKernels
 from generation.fused.engine import FusedEngine
 from generation.fused.variants import VARIANTS
 from generation.population.engine import PopulationState
@@ -43,7 +44,7 @@ def main() -> None:
             )
             for name in OPTIMIZERS
         ]
-        engine = FusedEngine.on_cuda(runs, task, torch.device("cuda"), variant)
+        engine = FusedEngine(runs, task, CudaKernels(task.spec, torch.device("cuda"), variant))
         state = PopulationState.initial(task.spec, runs, engine.device)
         state.alive[-1] = False
         for _ in range(protocol.epochs):

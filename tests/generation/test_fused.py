@@ -23,21 +23,15 @@ from torch import Tensor
 import zoo
 from generation.data import TrainingInputs, epoch_batches
 from generation.fused.compiled import (
-    _FLAT_TENSORS,
     KERNELS,
     SOURCES,
+    CudaKernels,
     EvaluateArguments,
     TrainArguments,
     _layout,
     _macros,
 )
-from generation.fused.engine import (
-    FusedEngine,
-    _adam_corrections,
-    _epoch_examples,
-    _evaluation_examples,
-    _optimizer_rules,
-)
+from generation.fused.engine import FusedEngine, _adam_corrections, _arrange, _epoch_examples, _optimizer_rules
 from generation.fused.variants import _LARGEST, _SMALLEST, VARIANTS, Variant, best_variant, misfits, obstacle
 from generation.population import trainer
 from generation.population.engine import PopulationState
@@ -317,7 +311,7 @@ def test_examples_hold_what_the_batches_hold_and_texts_are_sorted_by_length(task
         assert torch.equal(lengths[step].long(), (ids.view(4, 4, -1)[step][places] != 0).sum(dim=1))
         labels = task.train.labels[batches.rows[step]][places]
         assert torch.equal((examples.facts.view(4, 4)[step] >> 16 & 0xFF).long(), labels)
-    images = _evaluation_examples(tasks["mnist"], tasks["mnist"].test)
+    images = _arrange(tasks["mnist"], tasks["mnist"].test)
     assert images.tokens.shape == (60, 49, 16)
     assert torch.equal(images.facts >> 24, torch.full((60,), 49, dtype=torch.int32))
 
@@ -352,8 +346,9 @@ def test_the_kernels_and_python_agree_about_the_arguments(kind: type[TrainArgume
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_the_kernels_have_every_tensor_of_the_flat_vector(spec: TransformerSpec) -> None:
     first_block_and_rest = {name for name in spec.tensors if not name.startswith("blocks.") or ".0." in name}
-    assert first_block_and_rest <= set(_FLAT_TENSORS.values())
     values = dict(_macros(spec, _LARGEST))
+    offsets = sorted(int(value) for name, value in values.items() if name.startswith("FLAT_"))
+    assert offsets == sorted(spec.tensors[name].offset for name in first_block_and_rest)
     assert int(values["FLAT_FC2_BIAS"]) + int(values["BLOCK_STRIDE"]) == spec.tensors["blocks.1.fc2.bias"].offset
     assert ("FLAT_EMBEDDING_BIAS" in values) == (spec.patch_size is not None)
 
@@ -437,7 +432,7 @@ def test_examples_are_cropped_by_the_protocol(tasks: dict[str, TaskData]) -> Non
     task, protocol = tasks["mnist"], Protocol(batch_size=16, crop_padding=0)
     batches = epoch_batches(torch.arange(len(task.train)), protocol, epoch=0)
     examples = _epoch_examples(TrainingInputs.prepare(task, protocol.crop_padding), batches)
-    assert torch.equal(examples.tokens, _evaluation_examples(task, task.train[batches.rows.flatten()]).tokens)
+    assert torch.equal(examples.tokens, _arrange(task, task.train[batches.rows.flatten()]).tokens)
 
 
 @pytest.mark.parametrize("spec", [MNIST, replace(MNIST, task="digits", tokens=4, blocks=1)], ids=["mnist", "digits"])
@@ -473,11 +468,7 @@ def test_auto_takes_the_fused_engine_where_it_can_train(
     gpu, runs, task = torch.device("cuda"), [config("mnist")], tasks["mnist"]
     monkeypatch.setattr(trainer, "TorchEngine", lambda configs, task, **options: TorchEngine(configs, task))
     monkeypatch.setattr(trainer, "obstacle", lambda spec, configs, device, variant: None)
-    monkeypatch.setattr(
-        FusedEngine,
-        "on_cuda",
-        lambda configs, task, device, variant: FusedEngine(configs, task, EmulatedKernels(task.spec)),
-    )
+    monkeypatch.setattr(trainer, "CudaKernels", lambda spec, device, variant: EmulatedKernels(spec))
     assert make_engine("auto", runs, task, gpu).name == "fused"
     assert make_engine("auto", runs, task, gpu, models_per_pass=4).name == "torch"
     with pytest.raises(ValueError, match="--models-per-pass is for --engine torch"):
@@ -503,7 +494,8 @@ class TestOnAGpu:
         self, variant: Variant, name: str, trained: bool, dropout: float, tasks: dict[str, TaskData]
     ) -> None:
         task, weights = tasks[name], trained_weights(PAPER_SPECS[name]) if trained else None
-        check_gradients(lambda run: FusedEngine.on_cuda([run], task, self.device, variant), task, dropout, weights)
+        kernels = CudaKernels(task.spec, self.device, variant)
+        check_gradients(lambda run: FusedEngine([run], task, kernels), task, dropout, weights)
 
     @pytest.mark.parametrize("name", ["mnist", "agnews", "shakespeare"])
     def test_the_same_bytes_in_populations_of_1_8_and_300(self, name: str) -> None:
@@ -513,7 +505,7 @@ class TestOnAGpu:
         runs = [config(name, optimizers[i % 4], dropout=0.05 * (i % 5), seed=i, protocol=protocol) for i in range(300)]
 
         def result(configs: list[RunConfig]) -> Tensor:
-            fused = FusedEngine.on_cuda(configs, task, self.device)
+            fused = make_engine("fused", configs, task, self.device)
             state = PopulationState.initial(task.spec, configs, fused.device)
             fused.train_epoch(state)
             return torch.stack([state.weights[0], state.first[0], state.second[0]])
@@ -529,7 +521,7 @@ class TestOnAGpu:
         task = few_examples(name, 640, 100)
         protocol = Protocol(epochs=10, warmup_epochs=2, batch_size=32)
         configs = [config(name, optimizer, dropout=0.1, protocol=protocol) for optimizer in RATES]
-        ours = PopulationTrainer(FusedEngine.on_cuda(configs, task, self.device))
+        ours = PopulationTrainer(make_engine("fused", configs, task, self.device))
         twin = self.float32_twin(configs, task)
         while not ours.finished:
             ours.train_epoch()
@@ -548,7 +540,7 @@ class TestOnAGpu:
             for std in (0.05, 0.5, 1.0)
             for seed in (0, 1)
         ]
-        ours = PopulationTrainer(FusedEngine.on_cuda(configs, task, self.device))
+        ours = PopulationTrainer(make_engine("fused", configs, task, self.device))
         twin = self.float32_twin(configs, task)
         while not ours.finished:
             ours.train_epoch()

@@ -16,7 +16,6 @@ from fused_checks import MakeEngine, check_evaluation, check_gradients, check_tw
 from small_tasks import few_news, few_scans, few_windows
 from torch import Tensor
 
-from generation.fused.engine import FusedEngine
 from generation.fused.variants import (
     VARIANTS,
     Variant,
@@ -29,7 +28,6 @@ from generation.fused.variants import (
 from generation.population import trainer
 from generation.population.engine import PopulationState
 from generation.population.torch_engine import TorchEngine
-from generation.protocol import RunConfig
 from zoo.tasks.examples import TaskData
 from zoo.transformer.spec import PAPER_SPECS, SHAKESPEARE, TransformerSpec
 
@@ -194,11 +192,8 @@ def test_auto_takes_the_fused_engine_for_your_own_shape(monkeypatch: pytest.Monk
     deep = replace(deep, spec=replace(deep.spec, blocks=5))
     card = SimpleNamespace(name="A100", major=8, minor=0, shared_memory_per_block_optin=MEDIUM.shared_bytes)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
-    monkeypatch.setattr(FusedEngine, "on_cuda", lambda configs, task, device, variant: made(configs, task))
+    monkeypatch.setattr(trainer, "CudaKernels", lambda spec, device, variant: EmulatedKernels(spec, variant=MEDIUM))
     monkeypatch.setattr(trainer, "TorchEngine", lambda configs, task, **options: TorchEngine(configs, task))
-
-    def made(configs: list[RunConfig], task: TaskData) -> FusedEngine:
-        return FusedEngine(configs, task, EmulatedKernels(task.spec, variant=MEDIUM))
 
     gpu = torch.device("cuda")
     assert trainer.make_engine("auto", [config("titles")], task, gpu).name == "fused"

@@ -16,10 +16,10 @@ Pack = tuple[int, int, int]
 
 def packs_of(lengths: list[list[int]], packs_at_once: int = 3) -> list[list[Pack]]:
     """(first example, examples, tiles of each) of every step."""
-    packs = _make_packs(torch.tensor(lengths), packs_at_once)
+    words, counts = _make_packs(torch.tensor(lengths), packs_at_once)
     return [
         [(word & 0xFFFF, word >> _COUNT_SHIFT & 0xFF, word >> _TILES_SHIFT) for word in row[:count]]
-        for row, count in zip(packs.words.tolist(), packs.counts.tolist(), strict=True)
+        for row, count in zip(words.tolist(), counts.tolist(), strict=True)
     ]
 
 

@@ -1,7 +1,7 @@
 """The population trainer against its slow twin, and each run against its neighbors."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -250,15 +250,15 @@ def test_what_ends_one_thread_ends_all(
     torch_threads(2)
     configs = runs("mnist", Protocol(epochs=1, warmup_epochs=1, batch_size=16))
     engine = TorchEngine(configs, digits, models_per_pass=1)
-    steps = []
+    side_by_side, steps = engine._side_by_side, []
 
-    def step(state: object, passes: list[slice], number: int, *_: object) -> None:
+    def step(number: int, passes: Sequence[slice]) -> None:
         steps.append(number)
         if passes[0].start == thread:
             raise error
         time.sleep(0.2)
 
-    monkeypatch.setattr(engine, "_step", step)
+    monkeypatch.setattr(engine, "_side_by_side", lambda work, count, alive: side_by_side(step, count, alive))
     with pytest.raises(error):
         engine.train_epoch(PopulationTrainer(engine).state)
     assert len(steps) < 5, "five steps of either thread"

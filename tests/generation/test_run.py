@@ -17,19 +17,21 @@ import zoo
 from generation.estimate import estimate_seconds
 from generation.job import Job
 from generation.population.engine import PopulationState
-from generation.protocol import RunConfig
+from generation.population.torch_engine import TorchEngine
+from generation.population.trainer import PopulationTrainer
+from generation.protocol import Protocol, RunConfig
 from generation.run import main
-from generation.shard import _EpochProgress, _load_snapshot, _save_snapshot
+from generation.shard import _describe_epoch, _load_snapshot, _save_snapshot
 from tests.faults.processes import finish as run_to_end
 from tests.faults.processes import start
-from tests.generation.small_tasks import few_digits, write_digits
+from tests.generation.small_tasks import few_digits, few_lines, write_digits
 from tests.generation.test_task_file import SMALL, write, write_images
 from tests.generation.tiny_shard import train_tiny_shard
 from tests.refusal import refusal
 from zoo.command import duration
 from zoo.format.manifest import Manifest
-from zoo.format.schema import usual_label
 from zoo.format.shard import CHECKPOINTS_FILE, RUNS_FILE, Shard
+from zoo.tasks.examples import TaskData
 from zoo.transformer.spec import MNIST
 
 KILLS = 5
@@ -351,20 +353,31 @@ def test_durations_are_printed_in_readable_units(seconds: float, words: str) -> 
     assert duration(seconds) == words
 
 
-def test_a_resumed_trainings_rate_counts_its_own_epochs_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([100.0, 110.0, 120.0])
-    monkeypatch.setattr("time.monotonic", lambda: next(clock))
-    progress = _EpochProgress(50, 100, 80, *usual_label(zoo.MNIST))
-    accuracy = torch.tensor([0.5, float("nan"), 0.7])
-    assert progress.describe(81, accuracy, 1) == (
+def trainer_after(
+    task: TaskData, epochs: int, epoch: int, runs: int, label: str, values: list[float]
+) -> PopulationTrainer:
+    """A population after an epoch in which the first runs have these labels and the others none."""
+    protocol = Protocol(epochs, warmup_epochs=1, batch_size=16)
+    run = RunConfig(task=task.spec.task, optimizer="sgd", learning_rate=1e-3, init_std=0.1, protocol=protocol)
+    trainer = PopulationTrainer(TorchEngine([run] * runs, task))
+    trainer.state.epoch = epoch
+    getattr(trainer.state, label)[: len(values), epoch - 1] = torch.tensor(values, dtype=torch.float64)
+    return trainer
+
+
+def test_a_resumed_trainings_rate_counts_its_own_epochs_only() -> None:
+    accuracy = [0.5, float("nan"), 0.7]
+    trainer = trainer_after(few_digits(16, 1), 100, 81, 50, "test_accuracy", accuracy)
+    trainer.state.alive[1] = False
+    assert _describe_epoch(trainer, 80, seconds=10.0) == (
         "5 model-epochs/s  accuracy best 0.700 median 0.500  1 diverged  3 min left"
     )
-    assert progress.describe(100, accuracy, 0) == "50 model-epochs/s  accuracy best 0.700 median 0.500"
+    trainer = trainer_after(few_digits(16, 1), 100, 100, 50, "test_accuracy", accuracy)
+    assert _describe_epoch(trainer, 80, seconds=20.0) == "50 model-epochs/s  accuracy best 0.700 median 0.500"
 
 
-def test_the_progress_of_language_models_is_their_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([100.0, 110.0])
-    monkeypatch.setattr("time.monotonic", lambda: next(clock))
-    progress = _EpochProgress(20, 1, 0, *usual_label(zoo.SHAKESPEARE))
-    losses = torch.tensor([2.5, float("nan"), 2.25, float("inf"), 3.0])
-    assert progress.describe(1, losses, 2) == "2 model-epochs/s  loss best 2.250 median 2.500  2 diverged"
+def test_the_progress_of_language_models_is_their_loss() -> None:
+    losses = [2.5, float("nan"), 2.25, float("inf"), 3.0]
+    trainer = trainer_after(few_lines(16, 1), 1, 1, 20, "test_loss", losses)
+    trainer.state.alive[[1, 3]] = False
+    assert _describe_epoch(trainer, 0, seconds=10.0) == "2 model-epochs/s  loss best 2.250 median 2.500  2 diverged"
