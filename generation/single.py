@@ -107,7 +107,9 @@ class _SingleEngine(Engine):
         state.weights[0] = torch.cat([parameter.detach().flatten() for parameter in self.model.parameters()])
         return losses.double().mean(dim=0, keepdim=True)
 
-    def evaluate(self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples) -> Measured:
+    def evaluate(
+        self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples, *, exact: bool = False
+    ) -> Measured:
         state = TransformerWeights.from_flat(self.spec, weights[0], check_finite=False).state_dict()
         self.model.load_state_dict(state)
         measured = measure(self.model, self.task, examples, _EVALUATION_CHUNK)

@@ -1,7 +1,7 @@
 """The kernels, compiled for this machine's GPU by NVIDIA's runtime compiler and kept on disk: nvcc is not needed.
 
 The file of compiled code is named after a hash of everything it was made of: sources, options, compiler.
-``TrainArguments`` and ``EvaluateArguments`` have the fields of the C++ structs of the same names, in the same order.
+``TrainArguments`` and the others have the fields of the C++ structs of the same names, in the same order.
 A tensor is passed as its address, an integer as 32 bits.
 """
 
@@ -9,6 +9,7 @@ import ctypes
 import hashlib
 import json
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib import import_module
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float16, Float32, Float64, Int16, Int32, UInt8, UInt32
+from jaxtyping import Float, Float16, Float32, Float64, Int16, Int32, UInt8, UInt32
 from torch import Tensor
 
 from generation.fused.variants import Variant, best_variant, features
@@ -59,7 +60,7 @@ class EvaluateArguments:
 
     kernel: ClassVar[str] = "evaluate"
 
-    tokens: Float16[Tensor, "examples tokens features"] | Int16[Tensor, "examples rows"]
+    tokens: Float[Tensor, "examples tokens features"] | Int16[Tensor, "examples rows"]
     facts: Int32[Tensor, " examples"]
     positions: Float32[Tensor, "tokens dim"]
     alive: UInt8[Tensor, " models"]
@@ -71,12 +72,19 @@ class EvaluateArguments:
     parts: int
 
 
+@dataclass(frozen=True)
+class MeasureArguments(EvaluateArguments):
+    """The same in float32."""
+
+    kernel: ClassVar[str] = "measure"
+
+
 Arguments = TrainArguments | EvaluateArguments
-KERNELS: tuple[type[TrainArguments] | type[EvaluateArguments], ...] = (TrainArguments, EvaluateArguments)
+KERNELS: tuple[type[Arguments], ...] = (TrainArguments, EvaluateArguments, MeasureArguments)
 
 
 @cache
-def _layout(kind: type[TrainArguments] | type[EvaluateArguments]) -> type[ctypes.Structure]:
+def _layout(kind: type[Arguments]) -> type[ctypes.Structure]:
     """The struct as C lays it out."""
     members = [(field.name, ctypes.c_int32 if field.type is int else ctypes.c_void_p) for field in fields(kind)]
     return type(kind.__name__, (ctypes.Structure,), {"_fields_": members})
@@ -157,7 +165,7 @@ def _machine_code(kernel: str, spec: TransformerSpec, architecture: str, variant
 
 
 class CudaKernels:
-    """Both kernels of a task on one GPU; launches are queued on torch's current stream."""
+    """The kernels of a task on one GPU; launches are queued on torch's current stream."""
 
     def __init__(self, spec: TransformerSpec, device: torch.device, variant: Variant | None = None) -> None:
         core = import_module("cuda.core")
@@ -173,9 +181,11 @@ class CudaKernels:
             architecture = f"sm_{properties.major}{properties.minor}"
             self._kernels: dict[str, tuple[Any, int, int]] = {}
             needs = torch.zeros(4, dtype=torch.int32, device=self.device)
-            for kind in KERNELS:
+            with ThreadPoolExecutor() as pool:  # compiling takes seconds
+                compiled = pool.map(lambda kind: _machine_code(kind.kernel, spec, architecture, variant), KERNELS)
+            for kind, cubin in zip(KERNELS, compiled, strict=True):
                 name = kind.kernel
-                code = core.ObjectCode.from_cubin(_machine_code(name, spec, architecture, variant), name=name)
+                code = core.ObjectCode.from_cubin(cubin, name=name)
                 self._start(code.get_kernel(f"{name}_needs"), (1, 1), 1, 0, ctypes.c_void_p(needs.data_ptr()))
                 threads, shared_bytes, argument_bytes, words = needs.tolist()  # by the kernel's source
                 assert argument_bytes == ctypes.sizeof(_layout(kind)), f"{name} and {kind.__name__} disagree"

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Float16, Float32, Float64, Int, Int16, Int32
+from jaxtyping import Bool, Float, Float32, Float64, Int, Int16, Int32
 from torch import Tensor
 from torch.nn import functional as F
 
 from generation.data import EpochBatches, TrainingInputs, epoch_batches
-from generation.fused.compiled import Arguments, EvaluateArguments, TrainArguments
+from generation.fused.compiled import Arguments, EvaluateArguments, MeasureArguments, TrainArguments
 from generation.fused.variants import RECENT, ROWS, TILE
 from generation.population.dropout import LOWEST, drop_threshold
 from generation.population.engine import Engine, Measured, PopulationState, UpdateRule
@@ -34,7 +34,7 @@ _EXAMPLES_PER_PART = 500  # of an evaluation: a thread block loads a model's wei
 
 @runtime_checkable
 class _Kernels(Protocol):
-    """The two kernels, compiled for one task: ``CudaKernels``, or the emulator of the tests."""
+    """The kernels, compiled for one task: ``CudaKernels``, or the emulator of the tests."""
 
     device: torch.device
     workspace_words: int  # 32-bit words of device memory that training one model needs for itself
@@ -100,13 +100,18 @@ class FusedEngine(Engine):
         self.kernels.launch(arguments, models=len(self.configs), parts=1)
         return losses
 
-    def evaluate(self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples) -> Measured:
-        """Accuracy and mean loss on ``examples`` of every run that is alive, by products of halves; NaN for others."""
-        prepared = self.test_examples if examples is self.task.test else _arrange(self.task, examples)
+    def evaluate(
+        self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples, *, exact: bool = False
+    ) -> Measured:
+        """By products of halves, unless it is exact."""
+        if examples is self.task.test and not exact:
+            prepared = self.test_examples
+        else:
+            prepared = _arrange(self.task, examples, dtype=torch.float32 if exact else torch.float16)
         parts = -(-len(prepared) // _EXAMPLES_PER_PART)
         correct = torch.zeros(len(self.configs), parts, dtype=torch.int32, device=self.device)
         losses = torch.zeros(len(self.configs), parts, dtype=torch.float64, device=self.device)
-        arguments = EvaluateArguments(
+        arguments = (MeasureArguments if exact else EvaluateArguments)(
             tokens=prepared.tokens,
             facts=prepared.facts,
             positions=self.positions,
@@ -143,7 +148,7 @@ class _KernelExamples:
     """``tokens`` are the pixels of patches, or word vectors with their positions added; those of a language model are
     numbers in the low byte, with the token that follows in the high one."""
 
-    tokens: Float16[Tensor, "n tokens features"] | Int16[Tensor, "n rows"]
+    tokens: Float[Tensor, "n tokens features"] | Int16[Tensor, "n rows"]
     facts: Int32[Tensor, " n"]
 
     def __len__(self) -> int:
@@ -167,7 +172,9 @@ def _epoch_examples(inputs: TrainingInputs, batches: EpochBatches) -> _KernelExa
     return _arrange(task, examples, ranks)
 
 
-def _arrange(task: TaskData, examples: Examples, ranks: Int[Tensor, " n"] | int = 0) -> _KernelExamples:
+def _arrange(
+    task: TaskData, examples: Examples, ranks: Int[Tensor, " n"] | int = 0, dtype: torch.dtype = torch.float16
+) -> _KernelExamples:
     """The examples in their order. The rank of each in its batch matters only for dropout."""
     lengths = torch.full((len(examples),), task.spec.tokens, device=examples.labels.device)
     if task.spec.causal:
@@ -180,7 +187,7 @@ def _arrange(task: TaskData, examples: Examples, ranks: Int[Tensor, " n"] | int 
         x = x + sinusoidal_positions(task.spec.tokens, task.spec.dim).to(x)
         lengths = mask.sum(dim=1)
     facts = ranks | examples.labels << _LABEL_SHIFT | lengths << _LENGTH_SHIFT
-    return _KernelExamples(x.half().contiguous(), facts.to(torch.int32))
+    return _KernelExamples(x.to(dtype).contiguous(), facts.to(torch.int32))
 
 
 def _make_packs(

@@ -44,6 +44,7 @@ _NUMBER = "\ntemplate <int N> __global__ void number() {}\n"
 _CONSTANTS = {
     "train_epoch": ("TRAIN_THREADS", "TrainMemory::BYTES"),
     "evaluate": ("EVALUATE_THREADS", "EvaluateMemory::BYTES"),
+    "measure": ("in_floats::THREADS", "in_floats::BYTES"),
 }
 """Threads per thread block and bytes of shared memory, by their names in the kernels' sources."""
 _ROW = "{:8} {:8} {:11} {:12} {:>9} {:>13} {:>10} {:>8}"

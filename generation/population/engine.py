@@ -161,7 +161,7 @@ class Engine(ABC):
 
     name: str
     precision: str
-    exact_evaluation: bool  # whether ``evaluate`` is float32 throughout, as the numbers stored with a checkpoint are
+    exact_evaluation: bool  # whether every ``evaluate`` is exact
     dtype: torch.dtype  # of weights and moments
 
     def __init__(self, configs: Sequence[RunConfig], task: TaskData, device: torch.device) -> None:
@@ -176,5 +176,10 @@ class Engine(ABC):
         """The next epoch of every run that is alive, in place; the mean loss of each over the epoch's batches."""
 
     @abstractmethod
-    def evaluate(self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples) -> Measured:
-        """Accuracy and mean loss on ``examples`` of every run that is alive; NaN for the others."""
+    def evaluate(
+        self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples, *, exact: bool = False
+    ) -> Measured:
+        """Accuracy and mean loss on ``examples`` of every run that is alive; NaN for the others.
+
+        ``exact``: in float32 throughout, as the numbers stored with a checkpoint are.
+        """

@@ -188,7 +188,9 @@ class TorchEngine(Engine):
     @torch.no_grad()
     @_quiet_compiler()
     @fast_small_products()
-    def evaluate(self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples) -> Measured:
+    def evaluate(
+        self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples, *, exact: bool = False
+    ) -> Measured:
         """Accuracy and mean loss on ``examples`` of every run that is alive, in float32; NaN for the others."""
         correct = torch.zeros(len(self.configs), dtype=torch.float64, device=self.device)
         loss, size = torch.zeros_like(correct), fitting_examples(self.spec, _EVALUATION_BATCH)

@@ -131,6 +131,6 @@ class PopulationTrainer:
         return self.state.test_accuracy.gather(1, index).T, self.state.test_loss.gather(1, index).T
 
     def _test_exactly(self) -> tuple[Tensor, Tensor]:
-        exact = TorchEngine(self.configs, self.task, device=self.device, compiled=False)  # used too briefly to compile
-        tested = [exact.evaluate(weights, self.state.alive, self.task.test) for weights in self.state.checkpoints]
+        test, alive = self.task.test, self.state.alive
+        tested = [self.engine.evaluate(weights, alive, test, exact=True) for weights in self.state.checkpoints]
         return torch.stack([accuracy for accuracy, _ in tested]), torch.stack([loss for _, loss in tested])

@@ -107,9 +107,12 @@ def check_two_epochs(
 
 def check_evaluation(fused: FusedEngine, task: TaskData, weights: Tensor) -> None:
     """Against the model that ``zoo.build_model`` makes of the weights."""
-    on_device = weights.to(fused.device)
-    accuracy, loss = fused.evaluate(on_device, torch.tensor([True], device=fused.device), fused.task.test)
+    on_device, alive = weights.to(fused.device), torch.tensor([True], device=fused.device)
     measured = zoo.evaluate(zoo.build_model(task.spec, weights[0]), task)
+    accuracy, loss = fused.evaluate(on_device, alive, fused.task.test, exact=True)
+    assert float(accuracy) == measured.accuracy
+    assert float(loss) == pytest.approx(measured.loss, rel=3e-6, abs=1e-6)
+    accuracy, loss = fused.evaluate(on_device, alive, fused.task.test)
     assert float(accuracy) == pytest.approx(measured.accuracy, abs=1.01 / len(task.test))
     # a loss near zero is a small difference of logits near ten
     assert float(loss) == pytest.approx(measured.loss, rel=3e-3, abs=1e-4)

@@ -25,9 +25,8 @@ from generation.data import TrainingInputs, epoch_batches
 from generation.fused.compiled import (
     KERNELS,
     SOURCES,
+    Arguments,
     CudaKernels,
-    EvaluateArguments,
-    TrainArguments,
     _layout,
     _macros,
 )
@@ -205,6 +204,9 @@ def test_evaluation_in_parts_is_that_of_every_model(
     assert len(set(twin_loss.tolist())) == 3
     torch.testing.assert_close(accuracy.cpu(), twin_accuracy, atol=2.01 / len(task.test), rtol=0)
     torch.testing.assert_close(loss.cpu(), twin_loss, rtol=3e-3, atol=0)
+    accuracy, loss = fused.evaluate(weights.to(fused.device), alive.to(fused.device), fused.task.test, exact=True)
+    assert accuracy.tolist() == twin_accuracy.tolist()
+    torch.testing.assert_close(loss.cpu(), twin_loss, rtol=3e-6, atol=0)
 
 
 @pytest.mark.long
@@ -333,7 +335,7 @@ def test_rules_of_the_optimizers_as_the_kernel_reads_them() -> None:
 
 
 @pytest.mark.parametrize("kind", KERNELS)
-def test_the_kernels_and_python_agree_about_the_arguments(kind: type[TrainArguments] | type[EvaluateArguments]) -> None:
+def test_the_kernels_and_python_agree_about_the_arguments(kind: type[Arguments]) -> None:
     """Names, order, and which are addresses; the emulator and the GPU compare the sizes of the structs as well."""
     source = (SOURCES / f"{kind.kernel}.cu").read_text(encoding="utf-8")
     _, _, rest = source.partition(f"struct {kind.__name__} {{\n")

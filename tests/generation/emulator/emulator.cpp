@@ -1,7 +1,8 @@
-// Both kernels of the fused engine as plain functions of a shared library; the arguments are those of the kernels.
+// The kernels of the fused engine as plain functions of a shared library; the arguments are those of the kernels.
 #include "ptx.cuh"
 
 #include "evaluate.cu"
+#include "measure.cu"
 #include "train_epoch.cu"
 
 extern "C" void emulate_train_epoch(int models, int parts, uint64_t schedule, const TrainArguments* arguments) {
@@ -10,4 +11,8 @@ extern "C" void emulate_train_epoch(int models, int parts, uint64_t schedule, co
 
 extern "C" void emulate_evaluate(int models, int parts, uint64_t schedule, const EvaluateArguments* arguments) {
     launch(models, parts, EVALUATE_THREADS, schedule, [=] { evaluate(*arguments); });
+}
+
+extern "C" void emulate_measure(int models, int parts, uint64_t schedule, const MeasureArguments* arguments) {
+    launch(models, parts, in_floats::THREADS, schedule, [=] { measure(*arguments); });
 }
