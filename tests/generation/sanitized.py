@@ -49,9 +49,10 @@ def main() -> None:
         state.alive[-1] = False
         for _ in range(protocol.epochs):
             engine.train_epoch(state)
-        accuracy, loss = engine.evaluate(state.weights, state.alive, engine.task.test)
-        torch.cuda.synchronize()
-        print(task.spec.task, variant.name, accuracy.tolist(), loss.tolist())
+        for exact in (False, True):
+            accuracy, loss = engine.evaluate(state.weights, state.alive, engine.task.test, exact=exact)
+            torch.cuda.synchronize()
+            print(task.spec.task, variant.name, accuracy.tolist(), loss.tolist())
 
 
 if __name__ == "__main__":
