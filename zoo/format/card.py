@@ -160,7 +160,6 @@ def _facts(manifest: Manifest, details: dict[str, ConfigDetails]) -> dict[str, A
     return {
         "details": details,
         "stated": Statements.recorded(manifest.details, "the zoo"),
-        "of_the_paper": any(config.task_file is None for config in details.values()),
         "splits": SPLITS,
         "CHECKPOINTS": CHECKPOINTS,
         "hyperparameter_meanings": {name: meaning_of(name) for name in HYPERPARAMETERS},
@@ -169,15 +168,12 @@ def _facts(manifest: Manifest, details: dict[str, ConfigDetails]) -> dict[str, A
         "SHORT_HASH": SHORT_HASH,
         "checkpoint_columns": checkpoint_schema(max(specs, key=lambda spec: spec.causal)),
         "run_schema": PUBLISHED_RUN_SCHEMA,
-        "lengths": " or ".join(sorted({f"{spec.num_parameters:,}" for spec in specs})),
-        "epochs": " or ".join(sorted({plain_markdown(config.protocol.get("epochs")) for config in details.values()})),
         # blocks are alike, so only the first; the embedding comes first even if the first config has none
         "tensors": sorted(
             dict.fromkeys(name for spec in specs for name in spec.tensors if not re.match(r"blocks\.[^0]", name)),
             key=lambda name: not name.startswith("embedding."),
         ),
         "KNOWN": KNOWN,
-        "column_type": lambda kind, size: f"{size} × {kind.value_type}" if hasattr(kind, "value_type") else str(kind),
         "split_pattern": lambda config, split: _split_pattern(split_files(manifest, config, split)),
         "edition": lambda config: _config_edition(manifest, config),
         "megabytes": lambda config: f"{sum(entry.bytes for entry in _files_of(manifest, config).values()) / 1e6:,.1f}",
