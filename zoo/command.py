@@ -42,6 +42,7 @@ _T = TypeVar("_T")
 DEFAULT_NAME = "small-transformer-zoo"
 _BAD_INPUT, _INTERRUPTED, _BROKEN_PIPE = 2, 130, 141
 _LONGEST = 2000
+_HELP = argparse.RawDescriptionHelpFormatter
 _EXTRAS = {
     "generation": ("gensim", "mlxtend", "torchvision"),
     "fused": ("cuda.bindings", "cuda.core"),
@@ -105,14 +106,12 @@ class Command(Generic[_T]):
 
     def parse(self, arguments: list[str] | None) -> _T:
         """The options in these arguments, or in those of the command line."""
-        parser = _OneLineParser(
-            prog=f"python -m {self.name}", description=self.description, formatter_class=_HelpWithDefaults
-        )
+        parser = _OneLineParser(prog=f"python -m {self.name}", description=self.description, formatter_class=_HELP)
         parser.add_argument("--version", action="version", version=VERSION, help="show the version and exit")
         if isinstance(self.options, dict):
             verbs = parser.add_subparsers(dest="verb", required=True, parser_class=_OneLineParser, help="what to do")
             for verb, (_, what) in self.options.items():
-                verbs.add_parser(verb, help=what, description=what, formatter_class=_HelpWithDefaults)
+                verbs.add_parser(verb, help=what, description=what, formatter_class=_HELP)
             kinds, parsers = {verb: kind for verb, (kind, _) in self.options.items()}, verbs.choices
         else:
             kinds, parsers = {"": self.options}, {"": parser}
@@ -158,20 +157,6 @@ class _OneLineParser(argparse.ArgumentParser):
         self.exit(_BAD_INPUT, f"error: {_unbroken(message)} (--help lists the arguments)\n")
 
 
-class _HelpWithDefaults(argparse.RawDescriptionHelpFormatter):
-    """Ends the help of an argument with "(default: …)"; a help text has it itself only where the default is None.
-
-    The default of a switch is not shown: it is off until it is named.
-    """
-
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        if action.default is None or isinstance(action.default, bool) or action.default == argparse.SUPPRESS:
-            return action.help
-        values = action.default if isinstance(action.default, list) else [action.default]
-        shown = " ".join(map(str, values)).replace("%", "%%")
-        return f"{action.help} (default: {shown})"
-
-
 def _fields_of(options: type) -> dict[str, tuple[dataclasses.Field[Any], Any, Option]]:
     """The fields with their types and their ``Option`` or ``Argument``, inherited ones last."""
     hints = typing.get_type_hints(options, include_extras=True)
@@ -189,6 +174,9 @@ def _add_options(parser: argparse.ArgumentParser, options: type) -> None:
         default = field.default if option.default is None else option.default
         required = default is dataclasses.MISSING
         default = None if required else list(default) if isinstance(default, tuple) else default
+        values = default if isinstance(default, list) else [default]
+        # a help text has its own "(default: …)" only where the default is None; a switch is off until it is named
+        shown = "" if default is None else f" (default: {' '.join(map(str, values))})".replace("%", "%%")
         flag = _flag(name, option)
         if kind is bool:
             flag, action = (f"--no-{flag[2:]}", "store_false") if default else (flag, "store_true")
@@ -196,7 +184,7 @@ def _add_options(parser: argparse.ArgumentParser, options: type) -> None:
             continue
         several = typing.get_origin(kind) is tuple
         value = _without_none(typing.get_args(kind)[0]) if several else kind
-        given: dict[str, Any] = {"default": default, "metavar": option.metavar, "help": option.help}
+        given: dict[str, Any] = {"default": default, "metavar": option.metavar, "help": option.help + shown}
         if isinstance(option, Argument):
             given["nargs"] = {(True, True): "+", (True, False): "*", (False, False): "?"}.get((several, required))
         else:

@@ -32,7 +32,7 @@ _command = Command(
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Integer
+from jaxtyping import Integer
 from rich.box import SIMPLE
 from rich.table import Table
 
@@ -54,13 +54,6 @@ _WIDTH = 100  # where the output is not a terminal, which has its own
 _MOST_VALUES = 20  # of a hyperparameter; of more, only their number is shown
 _Selected = dict[str, tuple[ZooReader, pd.DataFrame]]
 """The reader of each config, and its chosen rows."""
-
-
-def _histogram(
-    values: Float[np.ndarray, " n"], bins: int = BINS, span: tuple[float, float] = (0.0, 1.0)
-) -> Integer[np.ndarray, " bins"]:
-    """Checkpoints in each of ``bins`` equal stretches of the span."""
-    return np.histogram(values, bins=bins, range=span)[0]
 
 
 def _counts_table(name: str, reader: ZooReader, rows: pd.DataFrame) -> Table:
@@ -132,7 +125,7 @@ def _overview_table(title: str, label: str, more: bool, selected: _Selected) -> 
         best = (values.max if more else values.min)() if len(rows) else None
         numbers = ("–", "–") if best is None else (f"{np.median(values):.3f}", f"{best:.3f}")
         runs = f"{len(set(rows['run_id'])):,}"
-        table.add_row(config, runs, counts, *numbers, _sparkline(_histogram(values, span=span)))
+        table.add_row(config, runs, counts, *numbers, _sparkline(np.histogram(values, BINS, span)[0]))
     return table
 
 
@@ -175,9 +168,9 @@ def _print_details(console: PlainConsole, config: str, reader: ZooReader, rows: 
     if not len(rows):
         return
     label, _ = usual_label(reader.spec)
-    values, span = rows[label].to_numpy(), span_of(rows[label])
+    span = span_of(rows[label])
     console.print(f"\n{label.replace('_', ' ')}, bars on a logarithmic scale")
-    for line in _histogram_lines(_histogram(values, span=span), span):
+    for line in _histogram_lines(np.histogram(rows[label], BINS, span)[0], span):
         console.print(line)
     console.print()
     console.print(_marginals_table(rows, label))

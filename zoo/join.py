@@ -36,12 +36,10 @@ from zoo.storage.swap import replacing_folder
 from zoo.verify import zoo_faults
 
 
-def _join(
-    folders: Sequence[Path], out: Path, *, name: str | None = None, stated: Statements = NOTHING_STATED
-) -> Manifest:
+def _join(folders: Sequence[Path], out: Path, *, stated: Statements = NOTHING_STATED) -> Manifest:
     """Publishes the configs of all zoos in ``folders`` as the folder ``out``; no two of them may have the same config.
 
-    ``name`` is what the card calls the zoo, by default the name of the folder.
+    The card calls the zoo by the name of the folder.
     """
     zoos = [PublishedZoo.read(folder) for folder in folders]
     out = out.resolve()
@@ -69,7 +67,7 @@ def _join(
         all_of = [Statements.recorded(zoo.manifest.details, f"{zoo.folder}/{MANIFEST_FILE}").stated() for zoo in zoos]
         common = {key: value for key, value in all_of[0].items() if all(each.get(key) == value for each in all_of)}
         stated = Statements(**common | stated.stated())
-        return write_card_and_manifest(folder, files, configs, template, name or out.name, stated)
+        return write_card_and_manifest(folder, files, configs, template, out.name, stated)
 
 
 def _copy_file(zoo: PublishedZoo, name: str, folder: Path, files: dict[str, FileEntry]) -> None:

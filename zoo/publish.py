@@ -139,15 +139,10 @@ def _write_config(
     ):
         raise ValueError(fault)
     runs = all_runs if options.first is None else _sample_runs(config, tables, options.first)
-    published = set(runs.column("run_id").to_pylist())
-    splits = splits_of(
-        lambda name: metadata.column(name).to_pylist(), repeats=record.repeats is not None, shares=options.splits
-    )
-    by_split: dict[str, list[int]] = {split: [] for split in SPLITS}
-    kept, names = record.checkpoints_among(options.checkpoints), metadata.column("checkpoint").to_pylist()
-    for row, run, name, split in zip(completed, metadata.column("run_id").to_pylist(), names, splits, strict=True):
-        if run in published and name in kept:
-            by_split[split].append(row)
+    facts, kept = metadata.to_pandas(), record.checkpoints_among(options.checkpoints)
+    facts["split"] = splits_of(facts.__getitem__, repeats=record.repeats is not None, shares=options.splits)
+    chosen = facts["run_id"].isin(runs.column("run_id").to_pylist()) & facts["checkpoint"].isin(kept)
+    by_split = {split: np.array(completed)[chosen & (facts["split"] == split)].tolist() for split in SPLITS}
     files: dict[str, FileEntry] = {}
     schema, run_schema = (stored_schema(each, runs) for each in (checkpoint_schema(rows.spec), PUBLISHED_RUN_SCHEMA))
     for split in SPLITS:

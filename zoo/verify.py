@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from math import isclose
 from pathlib import Path
 from typing import Annotated
@@ -78,20 +79,17 @@ def _verify(folder: Path, advance: Advance = lambda done: None) -> list[str]:
     that is published again meanwhile is read again.
     """
 
-    def find_faults(zoo: PublishedZoo) -> list[str]:
-        unlisted = zoo.surplus_entries()
-        return [*zoo_faults(zoo, {}, advance), *(f"{folder / name} is not listed in the manifest" for name in unlisted)]
+    def find_faults(zoo: PublishedZoo) -> Iterator[str]:
+        yield from zoo_faults(zoo, {}, advance)
+        yield from (f"{folder / name} is not listed in the manifest" for name in zoo.surplus_entries())
 
     return _of_one_edition(folder, find_faults)
 
 
-def _of_one_edition(folder: Path, find: Callable[[PublishedZoo], list[str]]) -> list[str]:
+def _of_one_edition(folder: Path, find: Callable[[PublishedZoo], Iterator[str]]) -> list[str]:
     """The faults of one edition of a zoo."""
-
-    def warn() -> None:
-        warnings.warn(f"{folder} changed while reading: it is read again", stacklevel=2)
-
-    return read_one_edition(folder, lambda _: find(PublishedZoo.read(folder)), warn)
+    warn = partial(warnings.warn, f"{folder} changed while reading: it is read again", stacklevel=2)
+    return read_one_edition(folder, lambda _: list(find(PublishedZoo.read(folder))), warn)
 
 
 def zoo_faults(zoo: PublishedZoo, seen: SeenWeights, advance: Advance = lambda done: None) -> Iterator[str]:
@@ -181,8 +179,7 @@ def _check_config(zoo: PublishedZoo, config: str, damaged: set[str], seen: SeenW
 def _verify_labels(folder: Path, options: _Options, advance: Advance = lambda done: None) -> list[str]:
     """Measures random rows of each config again, and returns one line for each that differs."""
 
-    def measure_again(zoo: PublishedZoo) -> list[str]:
-        problems = []
+    def measure_again(zoo: PublishedZoo) -> Iterator[str]:
         for config, details in zoo.configs.items():
             mapped = MappedCheckpoints(zoo.paths(config, SPLITS), details.spec)
             task = _load_test_set(folder, details, options)
@@ -193,9 +190,8 @@ def _verify_labels(folder: Path, options: _Options, advance: Advance = lambda do
                     tolerance = _ACCURACY_TOLERANCE if name == "test_accuracy" else _LOSS_TOLERANCE
                     if not isclose(measured, stored, abs_tol=tolerance, rel_tol=_RELATIVE_TOLERANCE):
                         label = name.removeprefix("test_").replace("_", " ")
-                        problems.append(f"{path}, row {number}: stored {label} {stored:.4f}, measured {measured:.4f}")
+                        yield f"{path}, row {number}: stored {label} {stored:.4f}, measured {measured:.4f}"
                 advance(1)
-        return problems
 
     return _of_one_edition(folder, measure_again)
 

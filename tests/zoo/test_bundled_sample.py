@@ -60,8 +60,9 @@ def test_ids_seeds_and_best_epochs_of_the_generated_runs_follow_from_their_confi
     record = PublishedZoo.read(GENERATED).config(task_of(folder.removesuffix("-shards-4-6")))
     seeds = {"agnews-seeds": "distinct", "mnist-seeds": "distinct", "mnist-repeats": "16"}.get(folder, "shared")
     runs = read_table(GENERATED / folder / RUNS_FILE, PUBLISHED_RUN_SCHEMA)
-    shards = set(runs.column("shard").to_pylist())
-    faults = [line for faulty, line in _run_faults(runs, replace(record, seeds=seeds), sorted(shards)) if faulty.any()]
+    shards = sorted(set(runs.column("shard").to_pylist()))
+    found = _run_faults(runs, runs.to_pandas(), replace(record, seeds=seeds), shards)
+    faults = [line for faulty, line in found if faulty.any()]
     assert faults == []
 
 

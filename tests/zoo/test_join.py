@@ -52,8 +52,9 @@ def test_configs_keep_their_own_splits(made, parts, tmp_path):
 
 
 def test_the_target_may_be_one_of_the_parts(made, parts):
-    _join(parts, parts[0], name="small-transformer-zoo")
-    assert folder_contents(parts[0]) == folder_contents(made / "small-transformer-zoo")
+    target = parts[0].rename(parts[0].with_name("small-transformer-zoo"))
+    _join([target, *parts[1:]], target)
+    assert folder_contents(target) == folder_contents(made / "small-transformer-zoo")
 
 
 def test_the_same_config_twice_is_refused(parts, tmp_path, capsys):

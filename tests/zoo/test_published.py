@@ -59,7 +59,7 @@ def test_one_channel_and_no_residual_connections_are_left_out() -> None:
 
 @pytest.mark.parametrize("wrong", [{"dim": 0}, {"heads": -1}, {"patch_size": 4, "channels": 0}])
 def test_spec_refuses_what_is_not_a_dimension(wrong: dict) -> None:
-    with pytest.raises(ValueError, match=f"{list(wrong)[-1]} must be a positive integer"):
+    with pytest.raises(ValueError, match=f"{list(wrong)[-1]} must be a whole number of at least 1"):
         TransformerSpec(**{"task": "mnist", "classes": 10, "tokens": 49, **wrong})
 
 

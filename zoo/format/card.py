@@ -160,29 +160,23 @@ def _facts(manifest: Manifest, details: dict[str, ConfigDetails]) -> dict[str, A
     return {
         "details": details,
         "stated": Statements.recorded(manifest.details, "the zoo"),
-        "of_the_paper": any(config.task_file is None for config in details.values()),
         "splits": SPLITS,
         "CHECKPOINTS": CHECKPOINTS,
         "hyperparameter_meanings": {name: meaning_of(name) for name in HYPERPARAMETERS},
         "SHARED_SEED": SHARED_SEED,
+        "DISTINCT_SEEDS": DISTINCT_SEEDS,
         "SHORT_HASH": SHORT_HASH,
         "checkpoint_columns": checkpoint_schema(max(specs, key=lambda spec: spec.causal)),
         "run_schema": PUBLISHED_RUN_SCHEMA,
-        "lengths": " or ".join(sorted({f"{spec.num_parameters:,}" for spec in specs})),
-        "epochs": " or ".join(sorted({plain_markdown(config.protocol.get("epochs")) for config in details.values()})),
-        "by_seeds": _configs_by_seeds(details),
         # blocks are alike, so only the first; the embedding comes first even if the first config has none
         "tensors": sorted(
             dict.fromkeys(name for spec in specs for name in spec.tensors if not re.match(r"blocks\.[^0]", name)),
             key=lambda name: not name.startswith("embedding."),
         ),
-        "title": lambda task: KNOWN[task].title if task in KNOWN else task,
-        "column_type": lambda kind, size: f"{size} × {kind.value_type}" if hasattr(kind, "value_type") else str(kind),
-        "filled_splits": lambda config: config.filled_splits,
+        "KNOWN": KNOWN,
         "split_pattern": lambda config, split: _split_pattern(split_files(manifest, config, split)),
         "edition": lambda config: _config_edition(manifest, config),
         "megabytes": lambda config: f"{sum(entry.bytes for entry in _files_of(manifest, config).values()) / 1e6:,.1f}",
-        "whole": _whole,
     }
 
 
@@ -202,23 +196,6 @@ def _config_edition(manifest: Manifest, config: str) -> str:
     """A short hash of everything in a config's files."""
     hashes = [f"{name} {entry.sha256}" for name, entry in _files_of(manifest, config).items()]
     return hashlib.sha256("\n".join(hashes).encode()).hexdigest()[:16]
-
-
-def _configs_by_seeds(details: dict[str, ConfigDetails]) -> dict[str, list[str]]:
-    """How runs are seeded, in words, and the configs where they are."""
-    kinds = {SHARED_SEED: "all runs share one seed", DISTINCT_SEEDS: "every run has a seed of its own"}
-    configs: dict[str, list[str]] = {}
-    for name, config in details.items():
-        repeated = f"each configuration was trained {config.repeats} times, each time with a seed of its own"
-        configs.setdefault(kinds.get(config.seeds, repeated), []).append(f"`{name}`")
-    return configs
-
-
-def _whole(config: ConfigDetails) -> str:
-    """``of 60,000`` where the transformers saw a part of a known training set."""
-    known, data = KNOWN.get(config.task), config.data
-    part = known and data and known.recognizes(data) and not known.is_complete(data)
-    return f" of {known.train_rows:,}" if known and part else ""
 
 
 def _task_files(details: dict[str, ConfigDetails]) -> str:

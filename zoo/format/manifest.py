@@ -20,7 +20,6 @@ from zoo.storage.untrusted import parse_json, read_bounded
 from zoo.version import VERSION
 
 MANIFEST_FILE = "manifest.json"
-_HASH_CHUNK = 1 << 22
 MAX_MANIFEST_BYTES = 4 << 20
 """The manifest of the paper's whole grid has 100 kB; Python's objects may take thirty times the text."""
 _OWN_HASH, _ZEROS = "sha256", "0" * 64
@@ -39,11 +38,8 @@ class FileEntry:
     @classmethod
     def of(cls, path: Path, rows: int | None = None) -> "FileEntry":
         """Measures a file that is on disk."""
-        digest = hashlib.sha256()
         with path.open("rb") as file:
-            while chunk := file.read(_HASH_CHUNK):
-                digest.update(chunk)
-        return cls(path.stat().st_size, digest.hexdigest(), rows)
+            return cls(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest(), rows)
 
 
 @dataclass(frozen=True)

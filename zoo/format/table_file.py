@@ -53,14 +53,11 @@ def write_table(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> Fi
         for table in tables:
             pending = pa.concat_tables([pending, table.select(schema.names).cast(schema)]).combine_chunks()
             whole = len(pending) // ROWS_PER_BATCH * ROWS_PER_BATCH
-            for start in range(0, whole, ROWS_PER_BATCH):
-                writer.write_table(pending.slice(start, ROWS_PER_BATCH))
+            writer.write_table(pending.slice(0, whole), max_chunksize=ROWS_PER_BATCH)
             rows += whole
             pending = pending.slice(whole)
-        if len(pending):
-            writer.write_table(pending)
-            rows += len(pending)
-    return FileEntry.of(path, rows)
+        writer.write_table(pending)
+    return FileEntry.of(path, rows + len(pending))
 
 
 def read_table(file: Path | HeldFile, schema: pa.Schema) -> pa.Table:

@@ -8,7 +8,6 @@ page by its hash: text of a zoo that got into the HTML by mistake would not run.
 import base64
 import functools
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,13 +49,14 @@ def render(title: str, head: Mapping[str, Any], configs: Sequence[str], summary:
     ``summary`` is the table that readers without JavaScript see: a line of headings, then a line per config.
     """
     scripts = [_in_script(_charting_library()), _in_script(_page_script())]
-    page = Environment(autoescape=True, keep_trailing_newline=True).from_string(_read("page.html"))
-    return page.render(
+    environment = Environment(autoescape=True, keep_trailing_newline=True)
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    return environment.from_string(_read("page.html")).render(
         title=title,
         policy=_policy(scripts),
         style=_read("page.css"),
         summary=summary,
-        head=_as_json(head),
+        head=head,
         configs=configs,
         scripts=scripts,
     )
@@ -77,9 +77,3 @@ def _policy(scripts: Sequence[str]) -> str:
 def _in_script(code: str) -> str:
     """Code that cannot end the script element it stands in; its meaning is the same."""
     return code.replace("</script", "<\\/script").replace("<!--", "<\\!--")
-
-
-def _as_json(value: Any) -> str:
-    """JSON without a character that HTML would take for markup."""
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

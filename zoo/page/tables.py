@@ -59,13 +59,12 @@ def hyperparameters(reader: ZooReader) -> list[dict[str, Any]]:
 def checkpoint_columns(reader: ZooReader) -> dict[str, Any]:
     """One row per checkpoint: the number of its run, the index of its label, its epoch and its measurements."""
     rows = reader.metadata
-    number = {run: index for index, run in enumerate(reader.runs["run_id"])}
     usual, _ = usual_label(reader.spec)
-    labels = list(dict.fromkeys(rows["checkpoint"]))  # in the order of the first run's checkpoints
+    numbers, labels = pd.factorize(rows["checkpoint"])  # in the order of the first run's checkpoints
     return {
-        "labels": labels,
-        "run": [number[run] for run in rows["run_id"]],
-        "label": [labels.index(label) for label in rows["checkpoint"]],
+        "labels": labels.tolist(),
+        "run": pd.Index(reader.runs["run_id"]).get_indexer(pd.Index(rows["run_id"])).tolist(),
+        "label": numbers.tolist(),
         "epoch": rows["epoch"].tolist(),
         **{name: plain(rows[name], digits=None if name == usual else _DIGITS) for name in labels_of(reader.spec)},
     }

