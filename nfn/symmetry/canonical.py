@@ -119,10 +119,9 @@ class UnitLayer:
         """Columns and bias side by side: all that the layer writes."""
         return torch.cat([self.columns, self.out_bias[..., None]], dim=-1)
 
-    def written_in_unit_size(self, order: Tensor | None = None) -> Float[Tensor, "b out sources"]:
-        """ρ_j·column_j of each unit, in some order, and the bias: unchanged by the scales of the units."""
-        columns = self.columns * self.reading()[..., None, :]
-        return torch.cat([columns if order is None else columns[..., order], self.out_bias[..., None]], dim=-1)
+    def written_in_unit_size(self) -> Float[Tensor, "b out sources"]:
+        """ρ_j·column_j of each unit, and the bias: unchanged by the scales of the units."""
+        return torch.cat([self.columns * self.reading()[..., None, :], self.out_bias[..., None]], dim=-1)
 
     def copy_units(self, layer: "UnitLayer", order: Int[Tensor, "b units"]) -> None:
         """Writes the units of a layer into this one, in some order."""
@@ -278,10 +277,13 @@ def _canonical_rotation(groups: list[Float[Tensor, "b D _"]]) -> Float[Tensor, "
     return closest_orthogonal((target - target.mean(0)) @ (vectors - vectors.mean(-2, keepdim=True)).mT + 1)
 
 
-def closest_orthogonal(matrix: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"]:
-    """The orthogonal X that maximizes tr(Xᵀ·matrix): UVᵀ of its singular value decomposition."""
-    u, _, vt = torch.linalg.svd(matrix)
-    return u @ vt
+def closest_orthogonal(matrix: Float[Tensor, "*batch n n"], *, open_below: float = 0.0) -> Float[Tensor, "*batch n n"]:
+    """The orthogonal X that maximizes tr(Xᵀ·matrix): UVᵀ of its singular value decomposition.
+
+    X is zero along directions whose singular value is less than ``open_below`` times the largest.
+    """
+    u, singular, vt = torch.linalg.svd(matrix)
+    return (u * (singular >= open_below * singular[..., :1])[..., None, :]) @ vt
 
 
 def _template_like(matrix: Float[Tensor, "*batch D r"], offset: int = 0) -> Float[Tensor, "D r"]:

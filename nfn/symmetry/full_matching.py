@@ -1,29 +1,26 @@
 """Are two checkpoints the same function by the whole symmetry group? If so, by which element?
 
-The search goes from the input on, where the basis is known. Everything is centered first. Then
+The search goes from boundary to boundary, from the input on. Everything is centered first. Then
 
     c     at each boundary is the ratio of the sizes of what the two checkpoints write into it
+    τ     matches heads by W_Qᵀ W_K and W_O W_V as seen from what is written, which needs no basis
     R     carries what the first writes to what the second writes, by least squares (Procrustes); units and heads, once
           they are matched, add what they read, so that directions hardly written into are settled too
-    π, λ  match units by their readings (R·row_j, bias_j)/ρ_j and their sizes
-    τ     matches heads by W_Qᵀ W_K and W_O W_V as seen from what is written, which needs no basis
+    π, λ  match units by their readings (R·row_j, bias_j)/ρ_j, in directions where R is known by then, and their sizes
     M, N  follow from W_Q, W_K and W_V, W_O by least squares
 
-and the shifts are what remains. Where the input is learned tokens, its own c and R come first: tokens, positions and,
-in a residual stream, the rows of the unembedding have names, so that no order has to be found. Residual connections
-leave no other c and R to be found: every boundary has the basis and the scale of the input.
+and the shifts are what remains. What is written has names first: a pinned basis, learned tokens and positions. Heads
+and units that are matched write from then on.
 
 The element found is then checked twice: it carries every filter, every unit and the products of every head of the
 first to those of the second, each up to its own rounding, and both transformers give the same logits on random inputs,
 the scales c aside. So a yes cannot be wrong by more than rounding: weights that are small beside their shift, 1e-6
 beside a shift of 1 in float32, are not told from zero. A no can be wrong where weights are so ill-conditioned that
-rounding hides the element or moves the logits, where less than ``DEAD_BOUNDARY`` is written into a boundary, or where
-fewer than D − 1 directions are, so that what is read from the others keeps units from being matched. What adds nothing
-to the function is not compared: units that write nothing, and M and N along directions that the products of a head do
-not have. Where these leave M or N open it is the identity.
+rounding hides the element or moves the logits, or where less than ``DEAD_BOUNDARY`` is written into a boundary. What
+adds nothing to the function is not compared: units that write nothing, and M and N along directions that the products
+of a head do not have. Where these leave M or N open it is the identity.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -32,8 +29,9 @@ from torch import Tensor
 
 from nfn.symmetry.canonical import DEAD_BOUNDARY, UnitLayer, attention_of, closest_orthogonal, pulled_back, written_size
 from nfn.symmetry.full_group import FullGroupElement
+from nfn.symmetry.group import pick
 from nfn.symmetry.paper_matching import Match, NoMatch, assign, check_function, factor, in_head_order, match_pair
-from nfn.symmetry.parts import boundaries, centered, free_boundaries, owners, shift_component
+from nfn.symmetry.parts import Boundary, boundaries, centered, free_boundaries, owners, shift_component
 from zoo import BlockWeights, TransformerWeights
 
 _TOLERANCE = 1e3
@@ -45,7 +43,6 @@ _Pair = tuple[Tensor, Tensor]
 """The same tensor of the first checkpoint and of the second."""
 _Rounded = tuple[TransformerWeights, TransformerWeights]
 """A checkpoint with its shifts, and without."""
-_Rotate = Callable[[list[_Pair]], Tensor]
 
 
 def match_weights(u: TransformerWeights, v: TransformerWeights) -> Match[FullGroupElement]:
@@ -62,88 +59,83 @@ def _search(u: TransformerWeights, v: TransformerWeights, epsilon: float) -> Ful
     first, second = (
         TransformerWeights.from_flat(w.spec, w.flat().detach().double().cpu()[None], check_finite=False) for w in (u, v)
     )
-    if u.spec.vocabulary is None:
-        element = _align_from_input(first, second)
-    else:
-        turn = _turn_of_tokens(centered(first), centered(second))
-        element = _align_from_input(turn.act(first), second).compose(turn)
+    nothing, tolerance = FullGroupElement.identity(u.spec, (1,)), _TOLERANCE * epsilon
+    element = _align(first, second, tolerance)
     rest = second.flat() - element.act(first).flat()
     shifts = shift_component(TransformerWeights.from_flat(u.spec, rest, check_finite=False))
-    nothing = FullGroupElement.identity(u.spec, (1,))
     # The first with shifts, M and N of its own, but in the order and the scales of the second.
     unmoved = replace(element, m=nothing.m, n=nothing.n).act(first)
     element = replace(element, shifts=shifts)
-    _check_agreement(element.act(first), second, unmoved, _TOLERANCE * epsilon)
+    _check_agreement(element.act(first), second, unmoved, tolerance)
     rescale = replace(nothing, boundary_scales=1 / element.boundary_scales)
     check_function(first, rescale.act(second), epsilon)
     return element.map(lambda tensor: tensor[0])
 
 
-def _turn_of_tokens(u: TransformerWeights, v: TransformerWeights) -> FullGroupElement:
-    """c and R of the boundary that learned tokens write into, from centered weights."""
-    boundary = boundaries(u.spec)[0]
-    scale = _ratio(written_size(v, boundary), written_size(u, boundary))
-    ours, theirs = (torch.cat([w[name].mT for name in boundary.named_writers], dim=-1) for w in (u, v))
-    written: _Pair = (scale * ours, theirs)
-    pairs = [written]
-    for prefix in owners(boundary.readers, "query.weight"):
-        attention, other = attention_of(u, prefix), attention_of(v, prefix)
-        attention = in_head_order(attention, _match_heads(written, attention, other))
-        pairs += zip(_pulled(written[0], attention), _pulled(written[1], other), strict=True)
-    if "unembedding.weight" in boundary.readers:
-        pairs.append((u["unembedding.weight"].mT, v["unembedding.weight"].mT))
-    turn = FullGroupElement.identity(u.spec, (1,)).map(torch.clone)
-    turn.rotations[:, 0], turn.boundary_scales[:, 0] = _procrustes(pairs), scale
-    return turn
+def _align(first: TransformerWeights, second: TransformerWeights, tolerance: float) -> FullGroupElement:
+    """The best candidate without shifts, from one boundary to the next.
 
-
-def _align_from_input(first: TransformerWeights, second: TransformerWeights) -> FullGroupElement:
-    """The best candidate that leaves basis and scale of the input alone, without shifts."""
+    Along directions that have less than ``tolerance`` of what is written and read, R is open until units are matched.
+    """
     spec, u, v = first.spec, centered(first), centered(second)
-    known = torch.eye(spec.dim, dtype=torch.float64)[None]
-    written: _Pair = (known, known)
-    rotate, rescale = _procrustes, _ratio
-    if spec.residual:  # every boundary has basis and scale of the input
-        rotate, rescale = lambda pairs: known, lambda above, below: torch.ones_like(above)
     found = FullGroupElement.identity(spec, (1,)).map(torch.clone)
-    rotations: list[Tensor] = []
-    scales: list[Tensor] = []
-    for block in range(spec.blocks):
-        ours, theirs = u.blocks[block], v.blocks[block]
-        heads = _match_heads(written, ours, theirs)
-        ours = in_head_order(ours, heads)
-        if block > 0:
-            rotation = rotate([written, *zip(_pulled(written[0], ours), _pulled(written[1], theirs), strict=True)])
-            rotations.append(rotation)
-            turned = {name: rotation[:, None] @ getattr(ours, name) for name in ("query", "key", "value")}
-            ours = replace(ours, **turned)
-        # What each head writes for each coordinate of what it reads, a basis that both checkpoints share by now.
-        values = [(attention.value @ attention.output).flatten(1, 2).mT for attention in (ours, theirs)]
-        scale = rescale(torch.linalg.matrix_norm(values[1]), torch.linalg.matrix_norm(values[0]))
-        raw = in_head_order(first.blocks[block], heads), second.blocks[block]
-        sizes = [torch.linalg.matrix_norm(w.value @ w.output)[0].repeat_interleave(spec.dim) for w in raw]
-        layers = [UnitLayer.named(w, f"blocks.{block}") for w in (u, v, first, second)]
-        rotation, units, unit_scales = _align_units(rotate, _equally_sure(*values, *sizes), *layers)
-        ours = replace(ours, output=scale * ours.output @ rotation[:, None].mT)
-        m = factor(ours.query[0], theirs.query[0], theirs.key[0], ours.key[0]).mT
-        n = factor(ours.value[0], theirs.value[0], theirs.output[0].mT, ours.output[0].mT)
-        found.heads[0, block], found.units[0, block], found.unit_scales[0, block] = heads, units, unit_scales
-        found.m[0, block], found.n[0, block] = _invertible(m)[heads.argsort()], _invertible(n)[heads.argsort()]
-        rotations.append(rotation)
-        scales += [scale, rescale(layers[1].size(), layers[0].size())]
-        if not spec.residual:
-            each = [x.written_in_unit_size(order) for x, order in zip(layers, (units, None) * 2, strict=True)]
-            written = _equally_sure(*each[:2], *(torch.linalg.vector_norm(x, dim=-2) for x in each[2:]))
-    if not spec.causal:
-        layers = [UnitLayer.named(w, "classifier") for w in (u, v, first, second)]
-        rotation, units, unit_scales = _align_units(rotate, written, *layers)
-        rotations.append(rotation)
-        found.classifier_units[0], found.classifier_unit_scales[0] = units, unit_scales
-    if not spec.residual:
-        first_turn = len(free_boundaries(spec)) - len(scales)  # 1 where the input has one of its own
-        found.rotations[0, first_turn : first_turn + len(rotations)] = torch.cat(rotations)
-        found.boundary_scales[0, first_turn:] = torch.cat(scales)
-    return found
+    for place, boundary in enumerate(free_boundaries(spec)):
+        found.boundary_scales[:, place] = _ratio(written_size(v, boundary), written_size(u, boundary))
+    turns = iter(found.rotations.unbind(1))
+    orders = (*found.units.unbind(1), found.classifier_units)
+    scales = (*found.unit_scales.unbind(1), found.classifier_unit_scales)
+    of_units = dict(zip(spec.unit_layers, zip(orders, scales, strict=True), strict=False))
+    for boundary in boundaries(spec):
+        now, raw = found.act(u), found.act(first)
+        written = _written(boundary, now, v, raw, second)
+        pairs, rows = [written], []
+        for prefix in owners(boundary.readers, "query.weight"):
+            ours, theirs = attention_of(now, prefix), attention_of(v, prefix)
+            heads = _match_heads(written, ours, theirs)
+            found.heads[0, int(prefix.removeprefix("blocks."))] = heads
+            pairs += zip(_pulled(written[0], in_head_order(ours, heads)), _pulled(written[1], theirs), strict=True)
+        if "unembedding.weight" in boundary.readers:
+            pairs.append((now["unembedding.weight"].mT, v["unembedding.weight"].mT))
+        readers = owners(boundary.readers, "fc1.weight")
+        for _ in range(_REFINEMENTS if readers else 0):
+            rotation, rows = closest_orthogonal(_products([*pairs, *rows]), open_below=tolerance), []
+            for prefix in readers:
+                layers = [UnitLayer.named(w, prefix) for w in (now, v, raw, second)]
+                units = _match_units(rotation, *layers[:2])
+                order, scale = of_units[prefix]
+                order[0], scale[:, units] = units, _ratio(layers[1].reading(), layers[0].reading()[:, units], 0.0)
+                ours, theirs = ((layer.rows * layer.writing()[..., None]).mT for layer in layers[:2])
+                our_raw, their_raw = (layer.reading() * layer.writing() for layer in layers[2:])
+                rows.append(_equally_sure(ours[..., units], theirs, our_raw[..., units], their_raw))
+        if not boundary.pinned:
+            next(turns).copy_(closest_orthogonal(_products([*pairs, *rows])))
+    ours, theirs, by_old_head = found.act(u).encoder, v.encoder, found.heads.argsort(dim=-1)
+    m = factor(ours.query, theirs.query, theirs.key, ours.key).mT
+    n = factor(ours.value, theirs.value, theirs.output.mT, ours.output.mT)
+    return replace(found, m=pick(_invertible(m), by_old_head, -3), n=pick(_invertible(n), by_old_head, -3))
+
+
+def _written(
+    boundary: Boundary, ours: TransformerWeights, theirs: TransformerWeights, *raw: TransformerWeights
+) -> _Pair:
+    """Vectors in pairs that the two write into a boundary; what also reads from it has no partner yet.
+
+    Of attention, what each head writes for each coordinate of what it reads, a basis that both share by now.
+    """
+    if boundary.pinned:
+        known = torch.eye(ours.spec.dim, dtype=torch.float64)[None]
+        return known, known
+    if names := boundary.named_writers:
+        first, second = (torch.cat([w[name].mT for name in names], dim=-1) for w in (ours, theirs))
+        return first, second
+
+    def vectors(w: TransformerWeights) -> Float[Tensor, "1 D n"]:
+        heads = (attention_of(w, prefix) for prefix in owners(boundary.writers, "output.weight"))
+        units = (UnitLayer.named(w, prefix) for prefix in owners(boundary.writers, "fc2.weight"))
+        written = [(attention.value @ attention.output).flatten(1, 2).mT for attention in heads]
+        return torch.cat([*written, *(layer.written_in_unit_size() for layer in units)], dim=-1)
+
+    return _equally_sure(vectors(ours), vectors(theirs), *(torch.linalg.vector_norm(vectors(w), dim=-2) for w in raw))
 
 
 def _pulled(written: Float[Tensor, "1 D n"], attention: BlockWeights) -> tuple[Tensor, Tensor, Tensor]:
@@ -167,30 +159,19 @@ def _match_heads(written: _Pair, ours: BlockWeights, theirs: BlockWeights) -> In
     return assign(torch.cdist(seen(written[1], theirs), seen(written[0], ours)))
 
 
-def _align_units(
-    rotate: _Rotate, written: _Pair, ours: UnitLayer, theirs: UnitLayer, our_raw: UnitLayer, their_raw: UnitLayer
-) -> tuple[Float[Tensor, "1 D D"], Int[Tensor, " units"], Float[Tensor, " units"]]:
-    """R of the boundary that units read from, their π, and their λ by old unit; ``raw`` layers have their shifts."""
+def _match_units(rotation: Float[Tensor, "1 D D"], ours: UnitLayer, theirs: UnitLayer) -> Int[Tensor, " units"]:
+    """π: their unit i is our unit π(i), by their sizes and by what they read, where R is known, in unit size."""
     sizes = [(layer.reading() * layer.writing() * _inverse(layer.size()))[0, :, None] for layer in (ours, theirs)]
     our_reading, their_reading = (
-        torch.cat([layer.rows, layer.bias[..., None]], dim=-1)[0] * _inverse(layer.reading(), 0.0)[0, :, None]
-        for layer in (ours, theirs)
+        torch.cat([layer.rows @ turn, layer.bias[..., None]], dim=-1)[0] * _inverse(layer.reading(), 0.0)[0, :, None]
+        for layer, turn in ((ours, rotation.mT), (theirs, rotation @ rotation.mT))
     )
-    rotation = rotate([written])
-    units = torch.arange(len(our_reading))
-    weighed = [(layer.rows * layer.writing()[..., None]).mT for layer in (ours, theirs)]
-    raw_sizes = [layer.reading() * layer.writing() for layer in (our_raw, their_raw)]
-    for _ in range(_REFINEMENTS):
-        turned = torch.cat([our_reading[:, :-1] @ rotation[0].mT, our_reading[:, -1:]], dim=-1)
-        units = assign(torch.cdist(their_reading, turned) + torch.cdist(sizes[1], sizes[0]))
-        rows = _equally_sure(weighed[0][..., units], weighed[1], raw_sizes[0][..., units], raw_sizes[1])
-        rotation = rotate([written, rows])
-    scales = _ratio(theirs.reading()[0], ours.reading()[0, units], 0.0)
-    return rotation, units, scales[units.argsort()]
+    return assign(torch.cdist(their_reading, our_reading) + torch.cdist(sizes[1], sizes[0]))
 
 
-def _procrustes(pairs: list[_Pair]) -> Float[Tensor, "1 D D"]:
-    """R with R1 = 1 that carries the first of each pair of vectors [1, D, n] close to the second.
+def _products(pairs: list[_Pair]) -> Float[Tensor, "1 D D"]:
+    """The matrix to which R with R1 = 1, that carries the first of each pair of vectors [1, D, n] to the second, is
+    the closest orthogonal one (Procrustes).
 
     With A = UΣVᵀ the first and B = RA the second, BAᵀ = R·UΣ²Uᵀ gives R by least squares, and B·(UVᵀ)ᵀ = R·UΣUᵀ gives
     the same R, but resolves directions of small σ to σ instead of σ². A pair counts for its size, at most for 1.
@@ -199,7 +180,7 @@ def _procrustes(pairs: list[_Pair]) -> Float[Tensor, "1 D D"]:
         torch.cat([x / (1 + torch.linalg.matrix_norm(x)) for x in group], dim=-1) for group in zip(*pairs, strict=True)
     )
     u, _, vt = torch.linalg.svd(first, full_matrices=False)
-    return closest_orthogonal(second @ vt.mT @ u.mT + 1 / first.shape[-2])
+    return second @ vt.mT @ u.mT + 1 / first.shape[-2]
 
 
 def _check_agreement(
@@ -274,12 +255,12 @@ def _allowed(sizes: list[list[Tensor]], tolerance: float) -> Tensor:
     return torch.maximum(first, second)
 
 
-def _invertible(matrices: Float[Tensor, "h r r"]) -> Float[Tensor, "h r r"]:
+def _invertible(matrices: Float[Tensor, "*batch r r"]) -> Float[Tensor, "*batch r r"]:
     """The identity instead of matrices that are singular in practice."""
-    good = matrices.isfinite().all(-1).all(-1)
-    safe = torch.where(good[:, None, None], matrices, 0)
-    good &= torch.linalg.cond(safe) <= _LARGEST_CONDITION
-    return torch.where(good[:, None, None], matrices, torch.eye(matrices.shape[-1], dtype=matrices.dtype))
+    good = matrices.isfinite().all(-1).all(-1)[..., None, None]
+    safe = torch.where(good, matrices, 0)
+    good &= (torch.linalg.cond(safe) <= _LARGEST_CONDITION)[..., None, None]
+    return torch.where(good, matrices, torch.eye(matrices.shape[-1], dtype=matrices.dtype))
 
 
 def _equally_sure(

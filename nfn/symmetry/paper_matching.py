@@ -205,11 +205,8 @@ def _match_features(u: BlockWeights, v: BlockWeights, epsilon: float) -> Tensor:
 
     Rows of W_A must then agree up to the order of the neurons, which distinguishes columns that are equal by accident.
     """
-    ours, theirs = u.value @ u.output, v.value @ v.output
-    slack = _ROUNDINGS * epsilon * (u.value.abs() @ u.output.abs())
-    their_slack = _ROUNDINGS * epsilon * (v.value.abs() @ v.output.abs())
-    apart = (theirs[..., :, None] - ours[..., None, :]).abs() > their_slack[..., :, None] + slack[..., None, :]
-    same = ~apart.any(0).any(0)
+    ours, theirs = u.output.mT[:, None, ..., None], v.output.mT[:, :, None, :, None]  # columns of u by those of v
+    same = _agree(u.value[:, None, None], ours, v.value[:, None, None], theirs, epsilon).flatten(3).all(-1).all(0)
     if _assign_same(same) is None:
         raise NoMatch("W^(V)·W^(O) of the heads differ, even with the output features permuted")
     rows_u, rows_v = u.weight_a.sort(dim=-1).values, v.weight_a.sort(dim=-1).values
@@ -250,20 +247,21 @@ def _assign_same(same: Bool[Tensor, "n n"]) -> Tensor | None:
 
 def assign(unlike: Shaped[Tensor, "n n"]) -> Int[Tensor, " n"]:
     """p, one to one, with unlike[i, p(i)] small: the closest pair first, then the closest of the rest, and so on."""
-    chosen, taken = [-1] * len(unlike), [False] * len(unlike)
+    count = len(unlike)
+    chosen, taken = [-1] * count, [False] * count
     for index in unlike.flatten().argsort(stable=True).tolist():
-        row, column = divmod(index, len(unlike))
+        row, column = divmod(index, count)
         if chosen[row] < 0 and not taken[column]:
             chosen[row], taken[column] = column, True
     return torch.tensor(chosen)
 
 
 def factor(
-    ours: Float[Tensor, "h D r"],
-    theirs: Float[Tensor, "h D r"],
-    their_partner: Float[Tensor, "h D r"],
-    our_partner: Float[Tensor, "h D r"],
-) -> Float[Tensor, "h r r"]:
+    ours: Float[Tensor, "*batch D r"],
+    theirs: Float[Tensor, "*batch D r"],
+    their_partner: Float[Tensor, "*batch D r"],
+    our_partner: Float[Tensor, "*batch D r"],
+) -> Float[Tensor, "*batch r r"]:
     """X with ours·X = theirs and, the product being the same, their_partner·Xᵀ = our_partner.
 
     Least squares on whichever of the two systems is better conditioned, for each head.
@@ -271,7 +269,7 @@ def factor(
     direct = torch.linalg.lstsq(ours, theirs).solution
     indirect = torch.linalg.lstsq(their_partner, our_partner).solution.mT
     better = torch.linalg.cond(ours) <= torch.linalg.cond(their_partner)
-    return torch.where(better[:, None, None], direct, indirect)
+    return torch.where(better[..., None, None], direct, indirect)
 
 
 def in_head_order(u: BlockWeights, tau: Tensor) -> BlockWeights:

@@ -197,9 +197,7 @@ class Search:
         """R of one boundary, the closest to ``_products``; as a permutation, where attention alone writes into it."""
         boundary = self.boundaries[place]
         if "rotations" in self.parts and not boundary.pinned:
-            u, singular, vt = torch.linalg.svd(self._products(place) + 1)
-            known = singular > _UNKNOWN * singular[:, :1]
-            self.rotations[place] = (u * known[:, None, :]) @ vt
+            self.rotations[place] = closest_orthogonal(self._products(place) + 1, open_below=_UNKNOWN)
         elif "features" in self.parts and all(name.endswith("output.weight") for name in boundary.writers):
             order = _assignments(self._products(place))
             self.rotations[place] = torch.eye(self.spec.dim).to(self.u.flat())[order]
