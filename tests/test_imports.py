@@ -1,6 +1,7 @@
 """Imports go one way: zoo ← generation, zoo ← nfn, both ← benchmarks; heavy packages only where needed."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Container
@@ -117,7 +118,7 @@ def imported_names(tree: ast.Module, modules: Container[str]) -> set[tuple[str, 
 
 
 def test_what_is_internal_to_a_module_has_a_leading_underscore() -> None:
-    """A name without one is used by another module; a name with one is not. Tests may use either."""
+    """A name without one is used by another module or a template; a name with one is not. Tests may use either."""
     trees = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): parsed(path)
         for package in ALLOWED
@@ -129,6 +130,9 @@ def test_what_is_internal_to_a_module_has_a_leading_underscore() -> None:
         for module, name in imported_names(tree, trees)
         if module != importer
     }
+    for template in (ROOT / "benchmarks" / "templates").rglob("*.j2"):
+        names = re.findall(r"\bpaper\.(\w+)", template.read_text(encoding="utf-8"))
+        taken |= {("benchmarks.paper", name) for name in names}
     idle = [
         f"{module}.{name}"
         for module, tree in trees.items()
