@@ -1,7 +1,7 @@
 """The kernels, compiled for this machine's GPU by NVIDIA's runtime compiler and kept on disk: nvcc is not needed.
 
 The file of compiled code is named after a hash of everything it was made of: sources, options, compiler.
-``TrainArguments`` and the others have the fields of the C++ structs of the same names, in the same order.
+``TrainArguments`` and ``EvaluateArguments`` have the fields of the C++ structs of the same names, in the same order.
 A tensor is passed as its address, an integer as 32 bits.
 """
 
@@ -74,7 +74,7 @@ class EvaluateArguments:
 
 @dataclass(frozen=True)
 class MeasureArguments(EvaluateArguments):
-    """The same in float32."""
+    """The same struct for the kernel that measures in float32."""
 
     kernel: ClassVar[str] = "measure"
 

@@ -337,8 +337,9 @@ def test_rules_of_the_optimizers_as_the_kernel_reads_them() -> None:
 @pytest.mark.parametrize("kind", KERNELS)
 def test_the_kernels_and_python_agree_about_the_arguments(kind: type[Arguments]) -> None:
     """Names, order, and which are addresses; the emulator and the GPU compare the sizes of the structs as well."""
-    source = (SOURCES / f"{kind.kernel}.cu").read_text(encoding="utf-8")
-    _, _, rest = source.partition(f"struct {kind.__name__} {{\n")
+    name = "TrainArguments" if kind.kernel == "train_epoch" else "EvaluateArguments"
+    sources = (path.read_text(encoding="utf-8") for path in SOURCES.iterdir())
+    (rest,) = (text.partition(f"struct {name} {{\n")[2] for text in sources if f"struct {name} {{" in text)
     body, _, _ = rest.partition("\n\n")
     members = re.findall(r"^ +(?:const )?\w+(\*?) (\w+);", body, flags=re.MULTILINE)
     assert len(members) == len(body.splitlines())

@@ -3,6 +3,7 @@
 // A thread block takes one model and one part of the examples; each of its groups of four warps takes one example at a
 // time. Counts are summed as integers and losses as one number per part, in a fixed order, so the result depends only
 // on the model.
+#include "evaluation.cuh"
 #include "language.cuh"
 
 constexpr int EVALUATE_THREADS = EVALUATE_GROUPS * GROUP_THREADS;
@@ -39,22 +40,6 @@ struct EvaluateMemory {
     DEVICE TokenSums sums(int group) const { return {start + SUMS + group * TokenSums::BYTES}; }
     DEVICE InputRows input(int group) const { return {start + INPUTS + group * InputRows::BYTES, 0}; }
     DEVICE GroupKeys keys_and_values(int group) const { return {start + KEYS + group * GroupKeys::BYTES}; }
-};
-
-// The arguments of a launch; EvaluateArguments in compiled.py has the same fields in the same order.
-struct EvaluateArguments {
-    const u16* tokens;            // [examples, TOKENS, FEATURES] halves, or [examples, ROWS] of a Window
-    const u32* facts;             // [examples] Facts
-    const float* positions;       // [TOKENS, DIM]
-    const u8* alive;              // [models]
-    const float* weights;         // [models, PARAMETERS]
-    int* correct;                 // [models, parts]
-    double* losses;               // [models, parts] sums
-    int examples;
-    int part_size;
-    int parts;
-
-    DEVICE const u16* example(int index) const { return tokens + (long long)index * EXAMPLE_WORDS; }
 };
 
 // Requirements of a launch: threads per thread block, bytes of shared memory, and bytes of arguments.

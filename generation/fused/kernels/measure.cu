@@ -1,8 +1,8 @@
 // Measures a population in float32: the numbers that a row of the zoo stores.
 //
-// evaluate.cu multiplies halves; here all numbers are floats, and the matrix units are not used. A thread has two tokens
-// of an example in registers, so that each weight it loads is used twice, and computes their rows from the embedding to
-// the last LayerNorm; only keys and values are shared:
+// evaluate.cu multiplies halves; here all numbers are floats, and the matrix units are not used. A thread has two
+// tokens of an example in registers, so that each weight it loads is used twice, and computes their rows from the
+// embedding to the last LayerNorm; only keys and values are shared:
 //
 //     h = embedding                                            x = LayerNorm(h)
 //     h = [h +] Σ over heads of W_O·softmax(q·kᵀ/√D_k)·v       x = LayerNorm(h)
@@ -10,26 +10,7 @@
 //
 // A thread block takes one model and one part of the examples, several at a time. Shared memory has the weights of one
 // stage: the embedding, a block's attention or MLP, the classifier or unembedding.
-#include "example.cuh"
-
-// The arguments of a launch: those of evaluate, but for the tokens.
-struct MeasureArguments {
-    const void* tokens;           // [examples, TOKENS, FEATURES] floats, or [examples, ROWS] of a Window
-    const u32* facts;             // [examples] Facts
-    const float* positions;       // [TOKENS, DIM]
-    const u8* alive;              // [models]
-    const float* weights;         // [models, PARAMETERS]
-    int* correct;                 // [models, parts]
-    double* losses;               // [models, parts] sums
-    int examples;
-    int part_size;
-    int parts;
-
-    DEVICE const float* token(int example, int token) const {
-        return (const float*)tokens + ((long long)example * TOKENS + token) * FEATURES;
-    }
-    DEVICE int word(int example, int token) const { return ((const u16*)tokens)[(long long)example * ROWS + token]; }
-};
+#include "evaluation.cuh"
 
 namespace in_floats {
 
@@ -154,19 +135,20 @@ struct ThreadTokens {
 };
 
 DEVICE void embed(
-    const ThreadTokens& me, Pair<DIM>& h, const Stage& stage, const MeasureArguments& arguments, const float* flat, int example
+    const ThreadTokens& me, Pair<DIM>& h, const Stage& stage, const EvaluateArguments& arguments, const float* flat,
+    int example
 ) {
     Pair<FEATURES> input;
     #pragma unroll
     for (int r = 0; r < TWO; r++) {
         const int token = me.real(r);
         if constexpr (CAUSAL) {
-            const float* const embedding = flat + FLAT_EMBEDDING + (arguments.word(example, token) & 0xFF) * DIM;
+            const float* const embedding = flat + FLAT_EMBEDDING + (arguments.example(example)[token] & 0xFF) * DIM;
             #pragma unroll
             for (int i = 0; i < DIM; i++) h[r][i] = embedding[i] + flat[FLAT_POSITIONS + token * DIM + i];
         } else {
             #pragma unroll
-            for (int i = 0; i < FEATURES; i++) input[r][i] = arguments.token(example, token)[i];
+            for (int i = 0; i < FEATURES; i++) input[r][i] = arguments.floats(example)[token * FEATURES + i];
             #pragma unroll
             for (int i = 0; i < DIM; i++) h[r][i] = IMAGES ? arguments.positions[token * DIM + i] : input[r][i];
         }
@@ -292,11 +274,11 @@ struct Answers {
 extern "C" __global__ void measure_needs(int* needs) {
     needs[0] = in_floats::THREADS;
     needs[1] = in_floats::BYTES;
-    needs[2] = sizeof(MeasureArguments);
+    needs[2] = sizeof(EvaluateArguments);
 }
 
 extern "C" __global__ void __launch_bounds__(in_floats::THREADS, 1) measure(
-    const __grid_constant__ MeasureArguments arguments
+    const __grid_constant__ EvaluateArguments arguments
 ) {
     using namespace in_floats;
     const int model = model_index(), part = part_index();
@@ -336,7 +318,8 @@ extern "C" __global__ void __launch_bounds__(in_floats::THREADS, 1) measure(
         }
         stage.load(flat, LAST_STAGE, PARAMETERS - LAST_STAGE);
         if constexpr (CAUSAL) {
-            const int next[TWO] = {arguments.word(example, me.real(0)) >> 8, arguments.word(example, me.real(1)) >> 8};
+            const u16* const window = arguments.example(example);
+            const int next[TWO] = {window[me.real(0)] >> 8, window[me.real(1)] >> 8};
             answers.add(x, stage, next, me.stored);
         } else {
             const int label[TWO] = {facts.label, facts.label};

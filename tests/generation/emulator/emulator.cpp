@@ -13,6 +13,6 @@ extern "C" void emulate_evaluate(int models, int parts, uint64_t schedule, const
     launch(models, parts, EVALUATE_THREADS, schedule, [=] { evaluate(*arguments); });
 }
 
-extern "C" void emulate_measure(int models, int parts, uint64_t schedule, const MeasureArguments* arguments) {
+extern "C" void emulate_measure(int models, int parts, uint64_t schedule, const EvaluateArguments* arguments) {
     launch(models, parts, in_floats::THREADS, schedule, [=] { measure(*arguments); });
 }
