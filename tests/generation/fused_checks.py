@@ -110,7 +110,10 @@ def check_evaluation(fused: FusedEngine, task: TaskData, weights: Tensor) -> Non
     on_device, alive = weights.to(fused.device), torch.tensor([True], device=fused.device)
     measured = zoo.evaluate(zoo.build_model(task.spec, weights[0]), task)
     accuracy, loss = fused.evaluate(on_device, alive, fused.task.test, exact=True)
-    assert float(accuracy) == measured.accuracy
+    answers = len(task.test) * (task.spec.tokens if task.spec.causal else 1)
+    # a GPU adds in another order: two logits that are equal up to rounding may change places
+    swapped = 1.01 / answers if fused.device.type == "cuda" else 0.0
+    assert float(accuracy) == pytest.approx(measured.accuracy, rel=0, abs=swapped)
     assert float(loss) == pytest.approx(measured.loss, rel=3e-6, abs=1e-6)
     accuracy, loss = fused.evaluate(on_device, alive, fused.task.test)
     assert float(accuracy) == pytest.approx(measured.accuracy, abs=1.01 / len(task.test))
