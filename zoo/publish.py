@@ -135,7 +135,13 @@ def _write_config(
     weights = (rows.gather(np.array(part)) for part in _in_batches(completed))
     numbers = [shard.record.shard for shard in shards]
     for fault in config_faults(
-        record, numbers, located, (metadata, lambda row: rows.locate(completed[row])), weights, seen
+        record,
+        numbers,
+        located,
+        (metadata, lambda row: rows.locate(completed[row])),
+        weights,
+        seen,
+        whole=not any(shard.record.all_checkpoints for shard in shards),
     ):
         raise ValueError(fault)
     runs = all_runs if options.first is None else _sample_runs(config, tables, options.first)
@@ -165,6 +171,7 @@ def _write_config(
         rows={split: len(by_split[split]) for split in SPLITS},
         splits=options.splits,
         kept=None if options.checkpoints is None else kept,
+        thinned={str(each.shard): each.all_checkpoints.sha256 for each in records if each.all_checkpoints} or None,
     )
 
 

@@ -172,8 +172,8 @@ def _check_config(zoo: PublishedZoo, config: str, damaged: set[str], seen: SeenW
             splits += [split] * rows
     mapped = MappedCheckpoints(paths, details.spec)
     located = (runs, lambda row: (zoo.folder / config / RUNS_FILE, row)), (mapped.table, mapped.locate)
-    weights = (batch.array for batch in mapped.batches)
-    yield from config_faults(details, details.shards, *located, weights, seen, splits=splits, whole=not damaged)
+    weights, whole = (batch.array for batch in mapped.batches), not damaged and not details.thinned
+    yield from config_faults(details, details.shards, *located, weights, seen, splits=splits, whole=whole)
 
 
 def _verify_labels(folder: Path, options: _Options, advance: Advance = lambda done: None) -> list[str]:

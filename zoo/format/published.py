@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zoo.checked import CountOrZero
+from zoo.checked import CountOrZero, Sha256
 from zoo.format.manifest import MANIFEST_FILE, Manifest
 from zoo.format.record import TrainingRecord, config_name
 from zoo.format.splits import DEFAULT_SHARES, SPLITS, parse_shares, splits_of
@@ -45,6 +45,8 @@ class ConfigDetails(TrainingRecord):
     """The percentages of train, validation and test."""
     kept: tuple[str, ...] | None = field(default=None, kw_only=True)
     """The checkpoints that were published; None for all that were taken."""
+    thinned: dict[str, Sha256] | None = field(default=None, kw_only=True)
+    """Shard → SHA-256 of the file of all its checkpoints, where only some runs have weights here; None where all do."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,7 +5,7 @@ RUNS/<config>/shard-00003/ holds checkpoints.arrow, runs.arrow, timing.json and,
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +14,7 @@ import pyarrow as pa
 from msgspec import Meta
 
 from zoo.checked import checked
-from zoo.format.manifest import MANIFEST_FILE, Manifest
+from zoo.format.manifest import MANIFEST_FILE, FileEntry, Manifest
 from zoo.format.published import RUNS_FILE
 from zoo.format.record import TrainingRecord, config_name
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, RUN_SCHEMA, checkpoint_schema, stored_schema
@@ -45,6 +45,8 @@ class ShardRecord(TrainingRecord):
     runs: int
     engine: str
     precision: str
+    all_checkpoints: FileEntry | None = field(default=None, kw_only=True)
+    """The file of all checkpoints, as it was trained, where ``zoo.thin`` has kept only some; None in a whole shard."""
 
     @classmethod
     def of_manifest(cls, manifest: Manifest, where: str | Path) -> "ShardRecord":

@@ -27,6 +27,7 @@ from torch import Tensor
 from zoo.command import DEFAULT_NAME
 from zoo.format.manifest import read_one_edition
 from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo, parse_splits
+from zoo.format.splits import SPLITS
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, WEIGHTS, checkpoint_schema
 from zoo.format.table_file import read_batches, read_table
 from zoo.reading.locate import choose_configs, find_folder
@@ -177,6 +178,10 @@ class ZooReader:
         self.details: ConfigDetails = zoo.config(self.config)
         self._rows = MappedCheckpoints(zoo.paths(self.config, parse_splits(self.split)), self.spec)
         self._runs = zoo.hold(f"{self.config}/{RUNS_FILE}")
+        self._with_weights: list[str] | None = None
+        if self.details.thinned:
+            everything = MappedCheckpoints(zoo.paths(self.config, SPLITS), self.spec)
+            self._with_weights = everything.table.column("run_id").to_pylist()
         self._embedding: tuple[HeldFile, HeldFile] | None = None
         if self.details.embedding_sha256 is not None:
             vectors, words = (zoo.hold(f"{self.details.task}/{name}") for name in (VECTORS_FILE, VOCABULARY_FILE))
@@ -207,8 +212,15 @@ class ZooReader:
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """One row per run of this config, diverged ones and all splits included, with its curves."""
-        return read_table(self._runs, PUBLISHED_RUN_SCHEMA).to_pandas()
+        """One row per run of this config, diverged ones and all splits included, with its curves.
+
+        ``has_weights`` tells the runs whose checkpoints are in this zoo.
+        """
+        runs = read_table(self._runs, PUBLISHED_RUN_SCHEMA).to_pandas()
+        there = runs["status"] == "completed"
+        if self._with_weights is not None:
+            there &= runs["run_id"].isin(self._with_weights)
+        return runs.assign(has_weights=there)
 
     @cached_property
     def embedding(self) -> WordEmbedding | None:

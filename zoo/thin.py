@@ -1,0 +1,86 @@
+"""Keeps all runs of the shards that generation wrote, but the weights of a few only: a zoo that fits in a repository.
+
+    python -m zoo.thin runs thin --runs 10 --checkpoints epoch_75 --whole 1
+    python -m zoo.publish thin small-transformer-zoo
+
+Of each finished shard below RUNS this keeps the given checkpoints of its first ten completed runs, and all checkpoints
+of the first of them. The table of runs, with all curves, stays as it is. A thinned shard records the SHA-256 of the
+file of all its checkpoints, so that whoever trains it again can compare. A shard that is already in OUT is left alone.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+from zoo.checked import Count, CountOrZero
+from zoo.command import Argument, Command, Option
+
+
+@dataclass(frozen=True)
+class _Options:
+    source: Annotated[Path, Argument("folder that generation wrote its shards to", "RUNS")]
+    out: Annotated[Path, Argument("folder of the thinned shards", "OUT")]
+    runs: Annotated[Count, Option("completed runs of each shard that keep weights", "N")] = 10
+    whole: Annotated[CountOrZero, Option("of these, runs that keep all their checkpoints", "N")] = 1
+    checkpoints: Annotated[
+        tuple[str, ...] | None,
+        Option("what the others keep (default: the one nearest to 75 %% of the epochs)", "LABEL"),
+    ] = None
+
+
+_command = Command(__name__, "zoo.thin", __doc__, _Options)
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zoo.format.published import EMBEDDING_FILES, RUNS_FILE
+from zoo.format.schema import RUN_SCHEMA, with_weights
+from zoo.format.shard import CHECKPOINTS_FILE, TIMING_FILE, Shard, find_shards, finished_record, shard_folder, write_shard
+from zoo.format.table_file import read_table
+from zoo.reading.reader import MappedCheckpoints
+from zoo.storage.atomic import write_atomically
+from zoo.storage.untrusted import read_json
+from zoo.terminal import printable
+
+
+def _thin(shard: Shard, folder: Path, options: _Options) -> int:
+    """Writes a shard with some of its checkpoints; returns how many these are."""
+    shard.check_files()
+    record, runs = shard.record, read_table(shard.folder / RUNS_FILE, RUN_SCHEMA)
+    completed = [run for run, status in zip(*_columns(runs, "run_id", "status"), strict=True) if status == "completed"]
+    kept = record.checkpoints_among(options.checkpoints or (record.usual_checkpoint,))
+    stays = {(run, label) for run in completed[: options.runs] for label in kept}
+    stays |= {(run, label) for run in completed[: min(options.whole, options.runs)] for label in record.checkpoints}
+    rows = MappedCheckpoints([shard.folder / CHECKPOINTS_FILE], record.spec)
+    chosen = [
+        row for row, key in enumerate(zip(*_columns(rows.table, "run_id", "checkpoint"), strict=True)) if key in stays
+    ]
+    table = with_weights(pc.take(rows.table, pa.array(chosen, pa.int64())), rows.gather(np.array(chosen, dtype=int)))
+    thinned = replace(record, all_checkpoints=record.all_checkpoints or shard.manifest.files[CHECKPOINTS_FILE])
+    write_shard(folder, thinned, [table], runs, lambda: read_json(shard.folder / TIMING_FILE))
+    return len(chosen)
+
+
+def _columns(table: pa.Table, *names: str) -> list[list[str]]:
+    return [table.column(name).to_pylist() for name in names]
+
+
+@_command
+def main(options: _Options) -> None:
+    source, out = options.source.resolve(), options.out.resolve()
+    if source == out or source in out.parents or out in source.parents:
+        raise ValueError(f"{out} and {source} lie inside one another: thinned shards go to a folder of their own")
+    configs, _ = find_shards(options.source)
+    for config, shards in configs.items():
+        for shard in shards:
+            folder = shard_folder(options.out, config, shard.record.shard)
+            if finished_record(folder) is None:
+                print(f"{printable(folder)}: {_thin(shard, folder, options):,} checkpoints kept")
+        task = shards[0].record.task
+        for name in EMBEDDING_FILES if shards[0].record.embedding_sha256 is not None else ():
+            write_atomically(options.out / task / name, (options.source / task / name).read_bytes())
+
+
+if __name__ == "__main__":
+    main()
