@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nfn.predictors.probes import probe_shape
-from nfn.symmetry.invariants import without_mean
+from nfn.symmetry.invariants import eigenvalues, without_mean
 from zoo import TransformerSpec, TransformerWeights
 from zoo.transformer.population import Step, population_logits, prepare_inputs
 
@@ -129,7 +129,7 @@ def _log_spectrum(rows: Float[Tensor, "n k c"]) -> Float[Tensor, "n c"]:
     """The logarithms of the eigenvalues of rowsᵀ·rows. NaN for rows that are not finite, which eigvalsh refuses."""
     finite = rows.isfinite().all(-1).all(-1)[:, None, None]
     products = torch.where(finite, rows, 0.0).double()
-    spectrum = torch.linalg.eigvalsh(products.mT @ products).clamp_min(_LEAST).log()
+    spectrum = eigenvalues(products.mT @ products).clamp_min(_LEAST).log()
     return torch.where(finite[..., 0], spectrum, torch.nan).to(rows)
 
 

@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nfn.symmetry.invariants import ComposedBlock, ComposedTransformer, Units, compose, norm
+from nfn.symmetry.invariants import ComposedBlock, ComposedTransformer, Units, compose, eigenvalues, norm
 from zoo import TransformerSpec, TransformerWeights
 
 _LARGEST_TRIED = 1 << 20  # weights; a spec that came with a file may need more memory than there is
@@ -289,11 +289,11 @@ def _spectrum(x: Float[Tensor, "*batch n m"], count: int | None = None) -> Float
     """
     squared_size = x.square().sum((-2, -1))[..., None]
     gram = x @ x.mT if x.shape[-2] <= x.shape[-1] else x.mT @ x
-    values = torch.linalg.eigvalsh(gram / (1 + squared_size[..., None])).flip(-1)[..., :count]
+    values = eigenvalues(gram / (1 + squared_size[..., None])).flip(-1)[..., :count]
     return 0.5 * torch.log1p(1e4 * torch.cat([values.clamp_min(0), squared_size], dim=-1))
 
 
 def _symmetric_spectrum(x: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n"]:
     """The eigenvalues of the symmetric part of x/√(1 + ‖x‖²), which have a sign."""
     symmetric = (x + x.mT) / 2
-    return torch.linalg.eigvalsh(symmetric / (1 + x.square().sum((-2, -1), keepdim=True)).sqrt())
+    return eigenvalues(symmetric / (1 + x.square().sum((-2, -1), keepdim=True)).sqrt())

@@ -294,3 +294,11 @@ def invariants(weights: TransformerWeights) -> Invariants:
         class_biases=units.offset,
     )
     return Invariants(tuple(blocks), classifier)
+
+
+def eigenvalues(symmetric: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n"]:
+    """Ascending. A GPU's batched algorithm gives up on some matrices with nearly equal eigenvalues; LAPACK does not."""
+    try:
+        return torch.linalg.eigvalsh(symmetric)
+    except torch.linalg.LinAlgError:
+        return torch.linalg.eigvalsh(symmetric.cpu()).to(symmetric.device)

@@ -12,6 +12,7 @@ import zoo
 from nfn import FullGroupElement, GaugeNFN, InvariantNFN, canonicalize, invariant_features, invariants, named_features
 from nfn.symmetry.full_group import _random_rotations
 from nfn.symmetry.invariant_features import feature_layout
+from nfn.symmetry.invariants import eigenvalues
 from nfn.symmetry.parts import available_parts
 from tests.fabricated import TINY_PHOTOS
 from tests.nfn.conftest import LINES, ODD_SPECS, random_weights
@@ -266,3 +267,17 @@ def test_a_gpu_computes_the_same_invariants_and_canonical_form(spec: Transformer
     on_gpu = TransformerWeights.from_flat(spec, weights.flat().cuda())
     torch.testing.assert_close(invariant_features(on_gpu).cpu(), invariant_features(weights), rtol=1e-8, atol=1e-8)
     torch.testing.assert_close(canonicalize(on_gpu).flat().cpu(), canonicalize(weights).flat(), rtol=1e-7, atol=1e-7)
+
+
+def test_eigenvalues_that_a_gpu_does_not_find_are_computed_elsewhere(monkeypatch: pytest.MonkeyPatch):
+    find, tried = torch.linalg.eigvalsh, []
+
+    def fail_once(matrix: torch.Tensor) -> torch.Tensor:
+        tried.append(matrix)
+        if len(tried) == 1:
+            raise torch.linalg.LinAlgError("the algorithm failed to converge")
+        return find(matrix)
+
+    monkeypatch.setattr(torch.linalg, "eigvalsh", fail_once)
+    torch.testing.assert_close(eigenvalues(torch.diag(torch.tensor([3.0, 1.0, 2.0]))), torch.tensor([1.0, 2.0, 3.0]))
+    assert len(tried) == 2
