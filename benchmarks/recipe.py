@@ -109,7 +109,9 @@ def _features(predictor: Predictor, weights: TransformerWeights) -> Float[Tensor
 def _prepared(model: str, train: Checkpoints) -> Callable[[Checkpoints], Float[Tensor, "n inputs"]]:
     """The scaled features of a model; principal components are of the right size already."""
     predictor = builder(model, train.spec, None, None)(torch.Generator().manual_seed(0)).to(train.weights.device)
-    predictor.fit_scale(TransformerWeights.from_flat(train.spec, train.weights, check_finite=False))
+    weights = TransformerWeights.from_flat(train.spec, train.weights, check_finite=False)
+    predictor.fit_inputs(weights, train.goodness)
+    predictor.fit_scale(weights)
 
     @torch.no_grad()
     def read(rows: Checkpoints) -> Float[Tensor, "n inputs"]:

@@ -36,7 +36,15 @@ import pyarrow.compute as pc
 
 from zoo.format.published import EMBEDDING_FILES, RUNS_FILE
 from zoo.format.schema import RUN_SCHEMA, with_weights
-from zoo.format.shard import CHECKPOINTS_FILE, TIMING_FILE, Shard, find_shards, finished_record, shard_folder, write_shard
+from zoo.format.shard import (
+    CHECKPOINTS_FILE,
+    TIMING_FILE,
+    Shard,
+    find_shards,
+    finished_record,
+    shard_folder,
+    write_shard,
+)
 from zoo.format.table_file import read_table
 from zoo.reading.reader import MappedCheckpoints
 from zoo.storage.atomic import write_atomically

@@ -153,8 +153,10 @@ def train_together(
     for group, ranks in zip(groups, all_ranks, strict=True):
         unseeded = build(torch.Generator()).to(train.weights.device)
         if recipe.scaled:
-            rows = train.take(group.rows).weights
-            unseeded.fit_scale(TransformerWeights.from_flat(train.spec, rows, check_finite=False))
+            rows = train.take(group.rows)
+            weights = TransformerWeights.from_flat(train.spec, rows.weights, check_finite=False)
+            unseeded.fit_inputs(weights, rows.goodness)
+            unseeded.fit_scale(weights)
         for seed in group.seeds:
             predictor = build(torch.Generator().manual_seed(seed))
             if recipe.scaled:

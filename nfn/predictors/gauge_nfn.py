@@ -12,28 +12,32 @@ from torch.nn import functional as F
 from nfn.predictors.input_cache import InputCache
 from nfn.predictors.predictor import Predictor
 from nfn.predictors.ranks import RankTable
-from nfn.predictors.responses import response_layout, responses
+from nfn.predictors.responses import response_layout, responses, synthetic_inputs, written_texts
 from nfn.predictors.scaling import PrincipalComponents
 from nfn.symmetry.invariant_features import feature_layout, invariant_features
 from zoo import TransformerSpec, TransformerWeights
 from zoo.transformer.weights import FlatLike
 
+_WRITERS = 8  # language models whose mean prediction writes the texts
+
 
 class Source(NamedTuple):
     """A kind of features: the names and sizes of its groups, and the numbers of checkpoints, which are cached.
 
-    ``component`` names its principal components in files of fitted predictors.
+    ``component`` names its principal components in files of fitted predictors. The features of language models also
+    depend on texts, where this kind has ``texts``.
     """
 
     component: str
     layout: Callable[[TransformerSpec], Mapping[str, int]]
     features: InputCache
+    texts: bool = False
 
 
 SOURCES = MappingProxyType(
     {
         "invariants": Source("principal", feature_layout, InputCache(invariant_features)),
-        "responses": Source("responses", response_layout, InputCache(responses, dtype=None)),
+        "responses": Source("responses", response_layout, InputCache(responses, dtype=None), texts=True),
     }
 )
 
@@ -45,9 +49,10 @@ class GaugeNFN(Predictor):
     Both kinds of features are computed once per checkpoint, and each is reduced to the principal components of the
     training checkpoints' by ``fit_scale``. ``reads`` names what is read: for each entry, ``networks`` networks read the
     components of that kind. An entry that stands twice weighs twice. Each network has two hidden layers with LayerNorm
-    and GELU. Checkpoints that are one function up to the group give the same prediction, exactly as far as they are
-    read by invariants, up to the ε of LayerNorm and rounding by responses. A predictor trained on ranks instead of
-    accuracies answers in accuracies once ``places`` is fitted.
+    and GELU. Language models respond to texts, which the best of the training checkpoints write in ``fit_inputs``.
+    Checkpoints that are one function up to the group give the same prediction, exactly as far as they are read by
+    invariants, up to the ε of LayerNorm and rounding by responses. A predictor trained on ranks instead of accuracies
+    answers in accuracies once ``places`` is fitted.
     """
 
     kind = "gauge_nfn"
@@ -55,6 +60,7 @@ class GaugeNFN(Predictor):
     known: ClassVar[Mapping[str, Source]] = SOURCES
     """The kinds of features that ``reads`` can name."""
     usual_reads: ClassVar[tuple[str, ...]] = ("invariants", "responses", "responses")
+    usual_reads_of_language: ClassVar[tuple[str, ...]] = ("invariants", *5 * ("responses",))
     usual_networks: ClassVar[int] = 6
 
     def __init__(
@@ -70,7 +76,8 @@ class GaugeNFN(Predictor):
     ) -> None:
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout is a share of at least 0 and below 1, got {dropout!r}")
-        reads = self.usual_reads if reads is None else reads
+        if reads is None:
+            reads = self.usual_reads_of_language if spec.causal else self.usual_reads
         networks = self.usual_networks if networks is None else networks
         if not reads or not set(reads) <= self.known.keys():
             got = ", ".join(map(repr, reads)) or "none"
@@ -85,6 +92,9 @@ class GaugeNFN(Predictor):
         for name in self.sources:
             sizes = tuple(self.known[name].layout(self.spec).values())
             self.add_module(self.known[name].component, PrincipalComponents(sizes, self.components, generator))
+        if self.spec.causal and any(self.known[name].texts for name in self.sources):
+            # as floats, like all that files of fitted predictors hold
+            self.register_buffer("texts", synthetic_inputs(self.spec).to(torch.get_default_dtype()))
         self.places = RankTable()  # named in the files of fitted predictors
         count = len(self.reads) * self.networks
         self.first = _StackedLayer(count, self.components, self.width, generator)
@@ -98,7 +108,13 @@ class GaugeNFN(Predictor):
     def inputs(self, weights: TransformerWeights | Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch inputs"]:
         """The principal components of each kind of features, side by side; NaN where a weight is not finite."""
         weights = self._checked(weights)
-        return torch.cat([self._principal(name)(self.known[name].features(weights)) for name in self.sources], dim=-1)
+        return torch.cat([self._principal(name)(self._features(name, weights)) for name in self.sources], dim=-1)
+
+    def _features(self, source: str, weights: TransformerWeights) -> Float[Tensor, "*batch features"]:
+        known = self.known[source]
+        if not (known.texts and self.spec.vocabulary and self.spec.causal):
+            return known.features(weights)
+        return known.features(weights, self.get_buffer("texts").long().clamp(0, self.spec.vocabulary - 1))
 
     def _principal(self, source: str) -> PrincipalComponents:
         module = self.get_submodule(self.known[source].component)
@@ -130,19 +146,29 @@ class GaugeNFN(Predictor):
         """Fits mean and size of every feature, and the principal components, to training checkpoints."""
         weights = self._checked(weights)
         for name in self.sources:
-            self._principal(name).fit(self.known[name].features(weights))
+            self._principal(name).fit(self._features(name, weights))
+
+    @torch.no_grad()
+    def fit_inputs(self, weights: TransformerWeights | Float[Tensor, "n d"], goodness: Float[Tensor, " n"]) -> None:
+        """Lets the best of the training checkpoints, where they are language models, write what all will read."""
+        if hasattr(self, "texts"):
+            texts, flat = self.get_buffer("texts"), self._checked(weights).flat()
+            best = flat[goodness.topk(min(_WRITERS, len(goodness))).indices]
+            texts.copy_(written_texts(TransformerWeights.from_flat(self.spec, best), *texts.shape))
 
 
 class InvariantNFN(GaugeNFN):
     """Gauge-NFN on the invariants alone: it reads what a checkpoint is and never runs it."""
 
-    kind, usual_reads, usual_networks = "invariant_nfn", ("invariants",), 8
+    kind, usual_networks = "invariant_nfn", 8
+    usual_reads = usual_reads_of_language = ("invariants",)
 
 
 class ResponseNFN(GaugeNFN):
     """Gauge-NFN on the responses alone: it reads what a checkpoint does."""
 
-    kind, usual_reads, usual_networks = "response_nfn", ("responses",), 8
+    kind, usual_networks = "response_nfn", 8
+    usual_reads = usual_reads_of_language = ("responses",)
 
 
 class _StackedLayer(nn.Module):

@@ -19,18 +19,19 @@ _MAX_BYTES = 1 << 31  # invariants of 6,000 language models, or of 100,000 class
 class InputCache:
     """A function of checkpoints that keeps its results by the bytes of each; beyond ``max_bytes`` the oldest go.
 
-    ``function`` is called with a few checkpoints at a time, as weights of ``dtype``, for None as they are; its results
-    are rounded once, to the dtype of the weights. On a CPU each of torch's threads reads checkpoints of its own.
+    ``function`` is called with a few checkpoints at a time, as weights of ``dtype``, for None as they are, and with
+    whatever else the call has; its results are rounded once, to the dtype of the weights. On a CPU each of torch's
+    threads reads checkpoints of its own.
     """
 
     def __init__(
         self,
-        function: Callable[[TransformerWeights], Tensor],
+        function: Callable[..., Tensor],
         dtype: torch.dtype | None = torch.float64,
         max_bytes: int = _MAX_BYTES,
     ) -> None:
         self.function, self.dtype, self.max_bytes = function, dtype, max_bytes
-        self._rows: OrderedDict[tuple[TransformerSpec, torch.dtype, bytes], Tensor] = OrderedDict()
+        self._rows: OrderedDict[tuple[TransformerSpec, torch.dtype, bytes, bytes], Tensor] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -38,23 +39,25 @@ class InputCache:
     def clear(self) -> None:
         self._rows.clear()
 
-    def __call__(self, weights: TransformerWeights) -> Float[Tensor, "*batch inputs"]:
+    def __call__(self, weights: TransformerWeights, *others: Tensor) -> Float[Tensor, "*batch inputs"]:
         """The results, computed only for checkpoints that are not cached, or for all where a gradient is needed."""
         spec, flat = weights.spec, weights.flat()
         rows = flat.reshape(-1, spec.num_parameters)
         if (flat.requires_grad and torch.is_grad_enabled()) or not len(rows):
-            results = self._read(spec, rows)
+            results = self._read(spec, rows, others)
         else:
-            results = self._known(spec, rows.detach())
+            results = self._known(spec, rows.detach(), others)
         return results.reshape(*flat.shape[:-1], results.shape[-1])
 
-    def _known(self, spec: TransformerSpec, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n inputs"]:
-        contents = np.ascontiguousarray(rows.cpu().numpy())
-        keys = [(spec, rows.dtype, hashlib.blake2b(row.data, digest_size=16).digest()) for row in contents]
+    def _known(
+        self, spec: TransformerSpec, rows: Float[Tensor, "n d"], others: tuple[Tensor, ...]
+    ) -> Float[Tensor, "n inputs"]:
+        shared = b"".join(map(_digest, others))
+        keys = [(spec, rows.dtype, shared, _digest(row)) for row in rows.cpu()]
         known = {key: self._rows[key] for key in keys if key in self._rows}
         new = {key: number for number, key in enumerate(keys) if key not in known}
         if new:
-            computed = self._compute(spec, rows[list(new.values())])
+            computed = self._compute(spec, rows[list(new.values())], others)
             # each row by itself: a view would keep all that were computed with it
             known |= {key: row.clone() for key, row in zip(new, computed.cpu(), strict=True)}
         result = torch.stack([known[key] for key in keys]).to(rows.device)
@@ -67,12 +70,14 @@ class InputCache:
         return result
 
     @fast_small_products()
-    def _compute(self, spec: TransformerSpec, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n inputs"]:
+    def _compute(
+        self, spec: TransformerSpec, rows: Float[Tensor, "n d"], others: tuple[Tensor, ...]
+    ) -> Float[Tensor, "n inputs"]:
         """The results of all rows without gradients."""
 
         @torch.no_grad()
         def read(piece: Float[Tensor, "k d"]) -> Float[Tensor, "k inputs"]:
-            return self._read(spec, piece)
+            return self._read(spec, piece, others)
 
         if rows.device.type != "cpu":
             return torch.cat([read(piece) for piece in rows.split(_ON_GPU)])
@@ -80,6 +85,12 @@ class InputCache:
         with single_threaded_workers(threads) as pool:
             return torch.cat(list(pool.map(read, rows.split(_ON_CPU))))
 
-    def _read(self, spec: TransformerSpec, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n inputs"]:
+    def _read(
+        self, spec: TransformerSpec, rows: Float[Tensor, "n d"], others: tuple[Tensor, ...]
+    ) -> Float[Tensor, "n inputs"]:
         weights = TransformerWeights.from_flat(spec, rows.to(self.dtype or rows.dtype), check_finite=False)
-        return self.function(weights).to(rows.dtype)
+        return self.function(weights, *others).to(rows.dtype)
+
+
+def _digest(numbers: Tensor) -> bytes:
+    return hashlib.blake2b(np.ascontiguousarray(numbers.cpu().numpy()).data, digest_size=16).digest()

@@ -63,6 +63,9 @@ class Predictor(nn.Module):
         """The logits whose mean is the prediction; by default there is one. ``keep`` multiplies the dropped units."""
         return self.logits_of(inputs)[..., None]
 
+    def fit_inputs(self, weights: TransformerWeights | Float[Tensor, "n d"], goodness: Float[Tensor, " n"]) -> None:
+        """Fits what is read to training checkpoints and what ranks them, before ``fit_scale``; by default nothing."""
+
     def fit_scale(self, weights: TransformerWeights | Float[Tensor, "n d"]) -> None:
         """Fits the scale of the inputs to training checkpoints; without this they are read as they are."""
         raise NotImplementedError

@@ -10,15 +10,17 @@ to the function, so the whole group leaves them unchanged, but for the ε of Lay
   relative to the size of the weights that wrote them, and of the mean square of the pooled LayerNorm rows;
 - of all inputs together, the mean probabilities, and the spectra of the centered logits and of their directions.
 
-A language model answers at every position. Read are its answers after the last token of each input, and after the
-first token alone of as many inputs as there are tokens: each begins with another one.
+A language model answers at every position of a text: with its loss and its entropy there, and whether it is right. Read
+are their means over each text, over each position, and after and before each token of the vocabulary. Texts of random
+tokens are far from any language. ``written_texts`` are closer: the best of the training checkpoints write them.
 """
 
+from collections.abc import Iterator
 from functools import lru_cache
 from types import MappingProxyType
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -30,8 +32,10 @@ from zoo.transformer.population import Step, population_logits, prepare_inputs
 _SEED = 1
 _TOKENS, _LEAST_INPUTS, _MOST_INPUTS = 9_408, 64, 512  # 192 images of 49 patches; more inputs say more and cost more
 _WORDS = 12  # of a sequence; more short ones say more than fewer long ones
-_CONTEXT = 16  # tokens that a language model reads
+_TEXTS, _CONTEXT = 96, 64  # for language models, and tokens of each
 _MOST_CLASSES = 256  # of a language model's vocabulary, the first ones
+_BEFORE = 32  # tokens of a written text before it is read, until nothing is left of its beginning
+_TEMPERATURE = 0.8  # of writing: the mean of several predictions is too broad
 _QUANTILES = 64
 _STROKES, _POINTS = 2, 40  # curves of a drawing, and points on each
 _MIDDLE = 0.9  # of the drawing's sides, where the curves' control points lie
@@ -42,7 +46,9 @@ _LEAST = 1e-6  # of what a logarithm is taken of
 
 def _input_shape(spec: TransformerSpec) -> tuple[int, int]:
     """How many inputs there are, and how many tokens each has."""
-    tokens = spec.tokens if spec.patch_size else min(_CONTEXT if spec.causal else _WORDS, spec.tokens)
+    if spec.causal:
+        return _TEXTS, min(_CONTEXT, spec.tokens)
+    tokens = spec.tokens if spec.patch_size else min(_WORDS, spec.tokens)
     return min(_MOST_INPUTS, max(_LEAST_INPUTS, _TOKENS // tokens)), tokens
 
 
@@ -50,10 +56,14 @@ def _input_shape(spec: TransformerSpec) -> tuple[int, int]:
 def response_layout(spec: TransformerSpec, inputs: int | None = None) -> MappingProxyType[str, int]:
     """The names of the responses and how many numbers each has; ``inputs`` is how many inputs there are, if not the
     usual ones."""
-    steps = [f"{step} {block}" for block in range(spec.blocks) for step in ("attention", "MLP")]
-    classes, answers = spec.classes, inputs or _input_shape(spec)[0]
+    (usual, tokens), classes = _input_shape(spec), spec.classes
+    answers = usual if inputs is None else inputs
     if spec.causal:
-        answers, classes = answers + min(answers, spec.classes), min(spec.classes, _MOST_CLASSES)
+        known = min(classes, _MOST_CLASSES)
+        groups = {"text": answers, "position": tokens - 1, "token": known, "successor": known}
+        measured = ("losses", "entropies", "hits")
+        return MappingProxyType({f"{what} by {each}": size for what in measured for each, size in groups.items()})
+    steps = [f"{step} {block}" for block in range(spec.blocks) for step in ("attention", "MLP")]
     counts = {
         "log probabilities": answers * classes,
         "entropies": _QUANTILES,
@@ -75,17 +85,15 @@ def responses(
     """
     spec, flat = weights.spec, weights.flat()
     inputs = (synthetic_inputs(spec) if inputs is None else inputs).to(flat.device)
+    if spec.causal:
+        logits = population_logits(spec, flat, inputs[:, :-1], None, dtype=flat.dtype)
+        return torch.cat(list(_answers_to_texts(logits, inputs)), dim=-1)
     steps: list[Step] = []
     logits = population_logits(spec, flat, inputs, None, dtype=flat.dtype, steps=steps)
-    if spec.causal:
-        logits = torch.cat([logits[:, :, -1], logits[:, : spec.classes, 0]], dim=1)
     log_probabilities = torch.log_softmax(logits, dim=-1).clamp_min(_LOWEST)
     probabilities = log_probabilities.exp()
     entropies = -(probabilities * log_probabilities).sum(-1)
     best = logits.topk(min(2, spec.classes), dim=-1).values
-    logits, log_probabilities, probabilities = (
-        x[..., :_MOST_CLASSES] if spec.causal else x for x in (logits, log_probabilities, probabilities)
-    )
     centered = without_mean(without_mean(logits, -1), -2)
     groups = [
         log_probabilities.flatten(1),
@@ -97,6 +105,46 @@ def responses(
         *(_quantiles(size) for sizes in map(_sizes, steps[1:], _written_sizes(weights).mT) for size in sizes),
     ]
     return torch.cat(groups, dim=-1)
+
+
+def _answers_to_texts(logits: Float[Tensor, "n k t V"], texts: Int[Tensor, "k _"]) -> Iterator[Float[Tensor, "n _"]]:
+    """Means of a language model's losses, entropies and hits: over texts, over positions, and by token."""
+    token, successor = texts[:, :-1].flatten(), texts[:, 1:].flatten()
+    known = min(logits.shape[-1], _MOST_CLASSES)
+    by_token, by_successor = (_mean_over(each, known).to(logits) for each in (token, successor))
+    total = logits.logsumexp(-1)
+    chosen = logits.gather(-1, texts[:, 1:, None].expand(*logits.shape[:-1], 1)).squeeze(-1)
+    probabilities = (logits - total[..., None]).exp_()
+    entropies = total - probabilities.mul_(logits).sum(-1)
+    hits = (chosen >= logits.amax(-1)).to(logits)
+    for values in (total - chosen, entropies, hits):
+        flat = values.flatten(1)
+        yield from (values.mean(2), values.mean(1), flat @ by_token, flat @ by_successor)
+
+
+def _mean_over(tokens: Int[Tensor, " n"], count: int) -> Float[Tensor, "n count"]:
+    """The matrix that takes the mean over the places of each of the first tokens; 0 for a token that has none."""
+    places = (tokens[:, None] == torch.arange(count, device=tokens.device)).double()
+    return places / places.sum(0).clamp_min(1)
+
+
+@torch.no_grad()
+def written_texts(
+    writers: TransformerWeights, count: int, tokens: int, seed: int = _SEED
+) -> Int[Tensor, "count tokens"]:
+    """Texts that language models [n, d] write together: the next token is drawn from the mean of their predictions.
+
+    They begin with the tokens of the vocabulary in turn, and the first tokens are left out again.
+    """
+    spec, flat = writers.spec, writers.flat()
+    assert spec.vocabulary is not None, "only language models write"
+    generator = torch.Generator().manual_seed(seed)
+    texts = (torch.arange(count, device=flat.device) % spec.vocabulary)[:, None]
+    for _ in range(_BEFORE + tokens - 1):
+        logits = population_logits(spec, flat, texts[:, -spec.tokens :], None, dtype=flat.dtype)[:, :, -1]
+        shares = (logits / _TEMPERATURE).softmax(-1).mean(0)
+        texts = torch.cat([texts, torch.multinomial(shares.cpu(), 1, generator=generator).to(texts.device)], dim=1)
+    return texts[:, -tokens:]
 
 
 def _sizes(step: Step, written: Float[Tensor, " n"]) -> tuple[Float[Tensor, "n k"], Float[Tensor, "n k"]]:

@@ -11,14 +11,13 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from nfn.predictors.responses import synthetic_inputs
+from nfn.predictors.responses import synthetic_inputs, written_texts
 from nfn.symmetry.canonical import UnitLayer
 from nfn.symmetry.full_group import FullGroupElement, centered_basis
 from nfn.symmetry.full_matching import match_weights
 from nfn.symmetry.parts import check_parts
 from nfn.symmetry.search import FROM_NAMES, IN_PLACE, Moments, Search, balancing_element
-from zoo import TransformerWeights, build_model
-from zoo.tasks.language import generate
+from zoo import TransformerWeights
 from zoo.transformer.population import population_logits
 
 _ALIKE = 1e-4  # relative difference of sizes of units, below which two checkpoints may be one function
@@ -176,28 +175,13 @@ def _imitation(u: TransformerWeights, v: TransformerWeights, inputs: Shaped[Tens
 def made_up_inputs(weights: TransformerWeights, count: int = 128, seed: int = 0) -> Shaped[Tensor, "k t *numbers"]:
     """Inputs to compare checkpoints on where there are no data, on the device of the weights.
 
-    Language models write texts, each beginning with a token in turn; several checkpoints share the work. For all other
-    transformers they are the first of Response-NFN's inputs.
+    Language models write texts together. For all other transformers they are the first of Response-NFN's inputs.
     """
     spec, flat = weights.spec, weights.flat().detach()
     if not spec.causal:
         return synthetic_inputs(spec)[:count].to(flat.device)
-    assert spec.vocabulary is not None
-    names = "".join(map(chr, range(spec.vocabulary)))
-    prompts = [names[number % spec.vocabulary] for number in range(count)]
     writers = flat.reshape(-1, spec.num_parameters)[:_WRITERS].float()
-    texts = [
-        text
-        for number, writer in enumerate(writers)
-        for text in generate(
-            build_model(spec, writer),
-            prompts[number :: len(writers)],
-            characters=names,
-            tokens=spec.tokens - 1,
-            seed=seed + number,
-        )
-    ]
-    return torch.tensor([list(map(ord, text)) for text in texts], device=flat.device)
+    return written_texts(TransformerWeights.from_flat(spec, writers), count, spec.tokens, seed)
 
 
 def _distance(u: TransformerWeights, v: TransformerWeights) -> Float[Tensor, " b"]:

@@ -195,7 +195,6 @@ def test_moments_are_means_over_the_rows_that_are_read(generator: torch.Generato
 def test_made_up_inputs_are_written_by_the_models_or_drawn():
     inputs = made_up_inputs(trained(0), 8)
     assert inputs.shape == (8, SHAKESPEARE.tokens)
-    assert inputs[:, 0].tolist() == list(range(8))
     assert torch.equal(inputs, made_up_inputs(trained(0), 8))
     assert not torch.equal(inputs, made_up_inputs(trained(0), 8, seed=1))
     answers = torch.log_softmax(logits(trained(0), (inputs,), 1e-5), dim=-1)

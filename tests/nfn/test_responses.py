@@ -5,13 +5,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
 from torch.nn import functional as F
 
 from nfn import FullGroupElement, GaugeNFN, InvariantNFN, ResponseNFN, load_predictor, save_predictor
-from nfn.predictors.responses import response_layout, responses, synthetic_inputs
+from nfn.predictors.responses import response_layout, responses, synthetic_inputs, written_texts
 from tests.nfn.conftest import LEARNED_WORDS, LINES, ODD_SPECS, weights_of
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights, build_model
 from zoo.transformer.model import Block
@@ -62,7 +63,7 @@ def slow_responses(spec: TransformerSpec, flat: torch.Tensor) -> dict[str, list[
     found: dict[str, list[float]] = {name: [] for name in response_layout(spec)}
     all_logits = []
     for single in inputs:
-        mask = None if spec.patch_size or spec.causal else torch.ones(1, len(single), dtype=torch.bool)
+        mask = None if spec.patch_size else torch.ones(1, len(single), dtype=torch.bool)
         x = model.embed(single[None], mask)
         for number, block in enumerate(model.blocks):
             assert isinstance(block, Block)
@@ -75,9 +76,7 @@ def slow_responses(spec: TransformerSpec, flat: torch.Tensor) -> dict[str, list[
                 found[f"deviation after {step} {number}"].append(relative)
                 found[f"pooled size after {step} {number}"].append(float(pooled.square().mean()))
         (logits,) = model(single[None], mask)
-        all_logits.append(logits[-1] if spec.causal else logits)
-    if spec.causal:
-        all_logits += [model(single[None, :1], None)[0, 0] for single in inputs[: spec.classes]]
+        all_logits.append(logits)
     for logits in all_logits:
         probabilities = logits.exp() / logits.exp().sum()
         found["log probabilities"] += probabilities.log().tolist()
@@ -99,10 +98,35 @@ def slow_responses(spec: TransformerSpec, flat: torch.Tensor) -> dict[str, list[
     return {name: numbers if name in free else quantiles(numbers) for name, numbers in found.items()}
 
 
+@torch.no_grad()
+def slow_answers_to_texts(spec: TransformerSpec, flat: torch.Tensor) -> dict[str, list[float]]:
+    """The same for a language model, text by text and position by position."""
+    model, texts = build_model(spec, flat), synthetic_inputs(spec)
+    places: dict[str, list[float]] = {"losses": [], "entropies": [], "hits": []}
+    where = []
+    for number, text in enumerate(texts):
+        for position, (token, successor) in enumerate(pairwise(text.tolist())):
+            probabilities = torch.softmax(model(text[None, : position + 1], None)[0, -1], -1)
+            places["losses"].append(-math.log(float(probabilities[successor])))
+            places["entropies"].append(-float((probabilities * probabilities.log()).sum()))
+            places["hits"].append(float(int(probabilities.argmax()) == successor))
+            where.append((number, position, token, successor))
+    found = {}
+    for name, size in response_layout(spec).items():
+        what, _, group = name.partition(" by ")
+        index = ("text", "position", "token", "successor").index(group)
+        chosen = [
+            [value for value, key in zip(places[what], where, strict=True) if key[index] == one] for one in range(size)
+        ]
+        found[name] = [sum(values) / len(values) if values else 0.0 for values in chosen]
+    return found
+
+
 @pytest.fixture
 def few_inputs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As many as are asked of a transformer with many tokens."""
     monkeypatch.setattr("nfn.predictors.responses._MOST_INPUTS", 64)
+    monkeypatch.setattr("nfn.predictors.responses._TEXTS", 9)
     for cached in (synthetic_inputs, response_layout):
         cached.cache_clear()
     yield
@@ -116,7 +140,7 @@ def test_responses_are_those_of_the_zoos_transformer(spec: TransformerSpec):
     weights = in_double(weights_of(spec, 3, seed=1))
     fast = responses(weights).split(list(response_layout(spec).values()), dim=-1)
     for number, flat in enumerate(weights.flat()):
-        slow = slow_responses(spec, flat)
+        slow = slow_answers_to_texts(spec, flat) if spec.causal else slow_responses(spec, flat)
         for name, group in zip(response_layout(spec), fast, strict=True):
             expected = torch.tensor(slow[name], dtype=torch.float64)
             torch.testing.assert_close(group[number], expected, rtol=1e-9, atol=1e-9, msg=name)
@@ -215,3 +239,24 @@ def test_files_from_before_responses_are_read_as_they_were(tmp_path):
     loaded = load_predictor(tmp_path)
     assert type(loaded) is GaugeNFN
     assert torch.equal(loaded(weights), predictor(weights))
+
+
+def test_the_best_language_models_write_what_all_respond_to(tmp_path):
+    weights = weights_of(LINES, 12, seed=3)
+    goodness = torch.arange(12.0)
+    predictor = GaugeNFN(LINES, components=4, networks=1, width=8)
+    before = predictor.inputs(weights)
+    predictor.fit_inputs(weights, goodness)
+    texts = written_texts(TransformerWeights.from_flat(LINES, weights.flat()[4:]), *synthetic_inputs(LINES).shape)
+    assert torch.equal(predictor.get_buffer("texts"), texts.float()), "by the best eight"
+    assert not torch.equal(predictor.inputs(weights), before)
+    assert torch.equal(GaugeNFN(LINES, components=4, networks=1, width=8).inputs(weights), before), "cached by text"
+    save_predictor(predictor, tmp_path / "predictor")
+    assert torch.equal(load_predictor(tmp_path / "predictor").inputs(weights), predictor.inputs(weights))
+
+
+def test_only_texts_are_written(generator: torch.Generator):
+    predictor, weights = GaugeNFN(MNIST), weights_of(MNIST, 2)
+    state = {name: buffer.clone() for name, buffer in predictor.named_buffers()}
+    predictor.fit_inputs(weights, torch.rand(2, generator=generator))
+    assert all(torch.equal(buffer, state[name]) for name, buffer in predictor.named_buffers())
