@@ -3,8 +3,9 @@
     python -m benchmarks.merge --zoo DIR --config shakespeare-repeats           runs of one configuration, other seeds
     python -m benchmarks.merge --zoo DIR --config mnist --data DATA             one seed, other configurations
 
-The barrier is the highest loss on the line minus the mean of its ends. Where configurations are repeated, the first 2,
-4, 8 … runs of each are merged and compared with their best member and with the mean of their probabilities.
+The barrier is the highest loss on the line minus the mean of its ends; of accuracy, the mean of the ends minus the
+lowest. Where configurations are repeated, the first 2, 4, 8 … runs of each are merged and compared with their best
+member and with the mean of their probabilities.
 """
 
 from dataclasses import dataclass
@@ -78,7 +79,7 @@ def main(options: _Options) -> None:
     pairs = _draw(repeated or [list(rows.index)], options.pairs)
     ways = _ways(task, options.steps)
     shares = np.linspace(0, 1, options.points + 2)
-    lines = {way: np.zeros((len(pairs), len(shares))) for way in ways}
+    lines = {way: np.zeros((2, len(pairs), len(shares))) for way in ways}  # losses and accuracies
     with progress_bar() as bar:
         shown = bar.add_task("pairs", total=len(pairs) * len(ways))
         for start in range(0, len(pairs), _PAIRS_AT_ONCE):
@@ -88,17 +89,18 @@ def main(options: _Options) -> None:
             made_up = nfn.made_up_inputs(second)
             for way, align in ways.items():
                 aligned = align(first, second, made_up)
-                on_line = [_losses(task, test, nfn.interpolate(aligned, second, float(t)).flat()) for t in shares]
-                lines[way][start : start + len(part)] = torch.stack(on_line, dim=1).cpu().numpy()
+                on_line = [_measure(task, test, nfn.interpolate(aligned, second, float(t)).flat()) for t in shares]
+                lines[way][:, start : start + len(part)] = torch.stack(on_line, dim=2).cpu().numpy()
                 bar.advance(shown, len(part))
     setting = {"checkpoint": rows["checkpoint"].iloc[0], "examples": len(test)}
     setting |= {"points": options.points, "steps": options.steps}
     setting |= {"where": options.where} if options.where else {}
     estimated, measured = partial(Result.estimated, "merge", options.config, device=device), list[Result]()
-    for way, losses in lines.items():
-        barriers = losses.max(1) - (losses[:, 0] + losses[:, -1]) / 2
+    for way, (losses, accuracies) in lines.items():
         what = {"n": len(pairs), "variant": way, "setting": setting}
-        measured += estimated("barrier", [barriers.mean()], resampled_means(barriers), **what)
+        for metric, values in (("barrier", losses), ("accuracy_barrier", -accuracies)):
+            barriers = values.max(1) - (values[:, 0] + values[:, -1]) / 2
+            measured += estimated(metric, [barriers.mean()], resampled_means(barriers), **what)
         measured += estimated("loss_of_ends", [losses[:, [0, -1]].mean()], **what)
     for count, merged in _merged_losses(reader, task, test, repeated, ways):
         what = {"n": len(repeated), "setting": setting | {"members": count}}
@@ -163,17 +165,18 @@ def _answers(task: TaskData, examples: Examples, flat: Float[Tensor, "b d"]) -> 
 
 
 @torch.no_grad()
-def _losses(
+def _measure(
     task: TaskData, test: Examples, flat: Float[Tensor, "b d"], *, ensemble: bool = False
-) -> Float[Tensor, " losses"]:
-    """The mean loss of each model; as an ensemble, the one of the mean of their probabilities."""
+) -> Float[Tensor, "2 models"]:
+    """Mean loss and accuracy of each model; as an ensemble, those of the mean of their probabilities."""
     tiles = [test[slice(start, start + _TILE)] for start in range(0, len(test), _TILE)]
     sums = []
     for tile in tiles:
         logits = _answers(task, tile, flat)
         if ensemble:  # logits up to a constant, which a softmax does not see
             logits = logits.log_softmax(-1).logsumexp(0, keepdim=True)
-        sums.append(population_losses(logits, tile.labels) * len(tile))
+        right = (logits.argmax(-1) == tile.labels).float().flatten(1).mean(1)
+        sums.append(torch.stack([population_losses(logits, tile.labels), right]) * len(tile))
     return torch.stack(sums).sum(0) / len(test)
 
 
@@ -186,14 +189,14 @@ def _merged_losses(
         losses: dict[str, list[float]] = {way: [] for way in ("best member", "ensemble", *ways)}
         for group in groups:
             flat = reader.weights(group[:count]).to(test.inputs.device)
-            losses["best member"].append(float(_losses(task, test, flat).min()))
-            losses["ensemble"].append(float(_losses(task, test, flat, ensemble=True)))
+            losses["best member"].append(float(_measure(task, test, flat)[0].min()))
+            losses["ensemble"].append(float(_measure(task, test, flat, ensemble=True)[0]))
             members = TransformerWeights.from_flat(reader.spec, flat)
             first = TransformerWeights.from_flat(reader.spec, flat[:1].expand_as(flat))
             made_up = nfn.made_up_inputs(first)
             for way, align in ways.items():
                 merged = align(members, first, made_up).flat().mean(0, keepdim=True)
-                losses[way].append(float(_losses(task, test, merged)))
+                losses[way].append(float(_measure(task, test, merged)[0]))
         yield count, losses
 
 
@@ -201,9 +204,9 @@ def _plot(config: str, shares: np.ndarray, lines: Mapping[str, np.ndarray], path
     """The mean loss on the line, one curve per way."""
     figure = new_figure(6.0, 4.0)
     axis = figure.subplots()
-    for way, losses in lines.items():
+    for way, (losses, _) in lines.items():
         axis.plot(shares, losses.mean(0), marker="o", markersize=3, label=way)
-    axis.set(title=f"{config}, {len(next(iter(lines.values())))} pairs", xlabel="from one run to the other")
+    axis.set(title=f"{config}, {next(iter(lines.values())).shape[1]} pairs", xlabel="from one run to the other")
     axis.set_ylabel("test loss")
     axis.legend(fontsize=8)
     return save(figure, path)

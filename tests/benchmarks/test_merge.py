@@ -10,7 +10,7 @@ import torch
 import nfn
 import zoo
 from benchmarks import results
-from benchmarks.merge import _draw, _losses, main
+from benchmarks.merge import _draw, _measure, main
 from benchmarks.speed.training import _random_task
 from generation.run import main as run
 from tests.fabricated import TINY_SHAKESPEARE
@@ -41,6 +41,7 @@ def test_lines_and_merged_models_are_measured(folder: Path, tmp_path: Path, monk
     barriers = {row.variant: row for row in rows if row.metric == "barrier"}
     assert barriers.keys() == {"plain", "permutations", "paper", "whole", "answers", "data"}
     assert all(row.n == 3 and row.value > -1e-3 for row in barriers.values())
+    assert {row.variant for row in rows if row.metric == "accuracy_barrier"} == barriers.keys()
     ends = {row.value for row in rows if row.metric == "loss_of_ends"}
     assert np.ptp(list(ends)) < 1e-3, "no way changes the function at the ends"
     merged = {row.variant for row in rows if row.metric == "merged_loss" and row.setting["members"] == 2}
@@ -73,9 +74,11 @@ def test_the_loss_of_an_ensemble_is_that_of_the_mean_probability():
     with torch.no_grad():
         each = torch.stack([zoo.build_model(TINY_SHAKESPEARE, one)(inputs).double().log_softmax(-1) for one in flat])
     of_mean = -each.exp().mean(0).log().gather(-1, labels[..., None]).mean()
-    assert float(_losses(task, task.test, flat, ensemble=True)) == pytest.approx(float(of_mean), rel=1e-5)
+    ensemble = _measure(task, task.test, flat, ensemble=True)[:, 0]
+    right = (each.exp().mean(0).argmax(-1) == labels).double().mean()
+    assert ensemble.tolist() == pytest.approx([float(of_mean), float(right)], rel=1e-5)
     of_each = -each.gather(-1, labels[..., None].expand(3, *labels.shape, 1)).flatten(1).mean(1)
-    torch.testing.assert_close(_losses(task, task.test, flat).double(), of_each, rtol=1e-5, atol=0)
+    torch.testing.assert_close(_measure(task, task.test, flat)[0].double(), of_each, rtol=1e-5, atol=0)
 
 
 def test_pairs_are_of_one_group_each_and_all_different():
