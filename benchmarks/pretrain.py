@@ -2,9 +2,10 @@
 
 python -m benchmarks.pretrain --zoo DIR --config mnist mnist-seeds --out nfn/pretrained/mnist.safetensors
 
-Gauge-NFN by its own recipe. Several configs of one task are joined; the interval is calibrated on the validation rows
-of those with a seed for each run, if there are any, since whoever uses the predictor has other seeds. The file as
-stored is tested once on the test split of each config. `nfn.load_pretrained` and `benchmarks.predict` read it.
+Gauge-NFN by its own recipe; for language models, whose invariants would take a file of 70 MB, Response-NFN. Several
+configs of one task are joined; the interval is calibrated on the validation rows of those with a seed for each run, if
+there are any, since whoever uses the predictor has other seeds. The file as stored is tested once on the test split of
+each config. `nfn.load_pretrained` and `benchmarks.predict` read it.
 """
 
 from dataclasses import dataclass, replace
@@ -53,7 +54,7 @@ from jaxtyping import Float
 
 from benchmarks.data import MIN_ROWS, BenchmarkData, Checkpoints, Fitted, Outcome, require_rows
 from benchmarks.leaderboard.scoring import HeldOutRows
-from benchmarks.models.registry import builder
+from benchmarks.models.registry import BenchmarkModel, builder, known_models
 from benchmarks.models.training import RECIPES, TrainingGroup, train_together
 from benchmarks.results import current_commit, describe_device
 from benchmarks.statistics import kendall_tau, tau_with_interval
@@ -71,7 +72,11 @@ from zoo.storage.atomic import write_atomically
 from zoo.tasks.toml_text import toml_text
 from zoo.transformer.spec import differences
 
-_TITLE, _RECIPE = "Gauge-NFN", "gauge"
+_RECIPE = "gauge"
+_READS = {
+    "gauge_nfn": "the invariants of the whole group and of responses to synthetic inputs",
+    "response_nfn": "responses to texts that the best of the training checkpoints wrote",
+}
 _MAX_FILE = 5_000_000
 _LIMITS = (
     "For transformers of exactly these dimensions, trained by the protocol of this zoo on its data: the weights of any "
@@ -147,8 +152,9 @@ def _measured(outcome: Outcome, pretrained: Pretrained) -> dict[str, Any]:
 
 def _tests(joined: BenchmarkData, config: _Config, fitted: Fitted, pretrained: Pretrained) -> Iterator[dict[str, Any]]:
     """Tests the stored predictor on a config; and on its configurations that are not in train, if these are fewer."""
+    name = type(pretrained.predictor).__name__
     unseen, every = map(joined.tested_on, joined.test_elsewhere(config.data))
-    before, after = (every.judge(model, 0.0, _TITLE) for model in (fitted, _stored(pretrained)))
+    before, after = (every.judge(model, 0.0, name) for model in (fitted, _stored(pretrained)))
     yield {
         "config": config.data.config,
         "configurations": "all",
@@ -157,7 +163,7 @@ def _tests(joined: BenchmarkData, config: _Config, fitted: Fitted, pretrained: P
         "tau_before_storing": round(kendall_tau(before.predicted, before.truth), 4),
         "largest_change_by_storing": float(f"{np.abs(before.predicted - after.predicted).max():.2g}"),
     }
-    new = unseen.judge(_stored(pretrained), 0.0, _TITLE)
+    new = unseen.judge(_stored(pretrained), 0.0, name)
     if MIN_ROWS <= len(new.truth) < len(after.truth):
         yield {"config": config.data.config, "configurations": "unseen", **_measured(new, pretrained)}
 
@@ -167,6 +173,7 @@ def _card(
     configs: Sequence[_Config],
     calibrated: Sequence[str],
     joined: BenchmarkData,
+    model: BenchmarkModel,
     fitted: Fitted,
     file: Path,
 ) -> dict[str, Any]:
@@ -174,7 +181,7 @@ def _card(
     pretrained = load_pretrained(file)
     return {
         "name": file.stem,
-        "predictor": _TITLE,
+        "predictor": model.title,
         "predicts": joined.train.label,
         "limits": _LIMITS,
         "data": {
@@ -189,9 +196,8 @@ def _card(
             "fingerprint": [config.data.fingerprint for config in configs],
         },
         "recipe": {
-            "text": "targets are ranks among the training runs; principal components of the invariants of the "
-            "whole group and of responses to synthetic inputs; Adam with weight decay; the epoch with the best "
-            "validation τ",
+            "text": f"targets are ranks among the training runs; principal components of {_READS[model.name]}; Adam "
+            "with weight decay; the epoch with the best validation τ",
             "recipe": _RECIPE,
             "epochs": options.epochs,
             "best_epoch": fitted.epoch,
@@ -242,7 +248,8 @@ def main(options: _Options) -> None:
     )
     train, validation = joined.train, joined.validation
     group = TrainingGroup(np.arange(len(train)), np.arange(len(validation)), (options.seed,))
-    build = builder("gauge_nfn", train.spec, None, None)
+    model = known_models()["response_nfn" if train.spec.causal else "gauge_nfn"]
+    build = builder(model.name, train.spec, None, None)
     ((fitted,),) = train_together(build, [group], train, validation, RECIPES[_RECIPE], options.epochs)
     assert fitted.predictor is not None
     calibrated = [config.data for config in configs if config.own_seeds] or [config.data for config in configs]
@@ -253,7 +260,7 @@ def main(options: _Options) -> None:
     with tempfile.TemporaryDirectory(prefix="pretrain-") as scratch:
         file = Path(scratch) / options.out.name
         size = save_pretrained(fitted.predictor, interval, file, rows.label)
-        written = _card(options, configs, [data.config for data in calibrated], joined, fitted, file)
+        written = _card(options, configs, [data.config for data in calibrated], joined, model, fitted, file)
         _replace_pair(options.out, file.read_bytes(), toml_text(written).encode())
     if size > _MAX_FILE:
         print(f"note: {options.out} has {size:,} bytes; the package takes at most {_MAX_FILE:,}", file=sys.stderr)
