@@ -79,6 +79,11 @@ class Checkpoints:
         return len(self.metadata)
 
     @property
+    def readable(self) -> "TransformerWeights | Tensor":
+        """What predictors are fitted to: all weights, by the names of their tensors."""
+        return TransformerWeights.from_flat(self.spec, self.weights, check_finite=False)
+
+    @property
     def runs(self) -> np.ndarray:
         return self.metadata["run_id"].to_numpy(dtype=str)
 

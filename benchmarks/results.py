@@ -37,7 +37,7 @@ FOLDER = _COMMITTED if _COMMITTED.is_dir() else Path("results")
 _MAX_BYTES = 64 << 20
 """The most that is read from a file of rows; the largest has 6 MB."""
 _OfPredictors = Literal[
-    "kendall", "ablation_components", "ablation_width", "augmentation", "transfer", "rows", "recipe"
+    "kendall", "ablation_components", "ablation_width", "augmentation", "transfer", "rows", "recipe", "scale"
 ]
 _OfRuns = Literal["curves", "census", "fidelity", "merge", "speed.generation", "speed.loader", "speed.nfn", "soak"]
 _Benchmark = Literal[_OfPredictors, _OfRuns]

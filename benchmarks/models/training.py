@@ -154,9 +154,8 @@ def train_together(
         unseeded = build(torch.Generator()).to(train.weights.device)
         if recipe.scaled:
             rows = train.take(group.rows)
-            weights = TransformerWeights.from_flat(train.spec, rows.weights, check_finite=False)
-            unseeded.fit_inputs(weights, rows.goodness)
-            unseeded.fit_scale(weights)
+            unseeded.fit_inputs(rows.readable, rows.goodness)
+            unseeded.fit_scale(rows.readable)
         for seed in group.seeds:
             predictor = build(torch.Generator().manual_seed(seed))
             if recipe.scaled:

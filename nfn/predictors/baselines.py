@@ -59,7 +59,9 @@ class StatNN(ComponentPredictor):
         if component == "embedding":
             return self.flat_reader(component, [self.embedding_width], generator)
         inputs = len(_component_tensors(self.spec, component)) * _STATISTICS
-        return ComponentReader(_statistics, component, dense([inputs, self.width, self.width], generator)), self.width
+        return ComponentReader(
+            tensor_statistics, component, dense([inputs, self.width, self.width], generator)
+        ), self.width
 
 
 def _component_tensors(spec: TransformerSpec, component: Component) -> list[slice]:
@@ -68,7 +70,7 @@ def _component_tensors(spec: TransformerSpec, component: Component) -> list[slic
     return [slot.slice for slot in spec.tensors.values() if owned.start <= slot.offset < owned.stop]
 
 
-def _statistics(weights: TransformerWeights, component: Component) -> Float[Tensor, "*batch features"]:
+def tensor_statistics(weights: TransformerWeights, component: Component) -> Float[Tensor, "*batch features"]:
     """Mean, variance and the 0, 25, 50, 75, 100 % quantiles of each tensor of a component (STATNN)."""
     numbers = []
     for owned in _component_tensors(weights.spec, component):

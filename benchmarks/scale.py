@@ -1,0 +1,280 @@
+"""Tables at the scale of the paper's whole grid, from a few numbers of every run instead of its weights.
+
+    python -m benchmarks.scale read RUNS                    of every finished shard below RUNS, into OUT/features
+    python -m benchmarks.scale table --config mnist agnews  τ of each predictor by its number of training rows
+
+Kept of each run at 75 % of its epochs, in half precision: the principal components of invariants and responses that the
+Gauge-NFN of this package reads, which was fitted on other runs; raw moments; the seven statistics of STATNN, here of
+the embedding too. Half precision, and components that are not those of the training rows, cost no τ that can be seen:
+LOG.md. The table needs no weights. It is split like the zoo, by run. Writes OUT/scale.jsonl and OUT/scale.md.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from benchmarks import paper
+from benchmarks.options import EPOCHS, Epochs
+from zoo.checked import Count
+from zoo.command import Argument, Command, Device, Option
+
+_Out = Annotated[Path, Option("folder to write to", "DIR")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Read:
+    runs: Annotated[Path, Argument("folder that generation wrote its shards to", "RUNS")]
+    device: Device = "auto"
+    out: _Out = Path("results")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Table:
+    config: Annotated[tuple[str, ...], Option("configs whose features are there", "CONFIG")] = ("mnist", "agnews")
+    sizes: Annotated[tuple[Annotated[int, Meta(ge=2)], ...], Option("numbers of training rows besides all", "N")] = (
+        500,
+        1000,
+        2000,
+        4000,
+    )
+    seeds: Annotated[Count, Option("seeds per model")] = 5
+    epochs: Epochs = EPOCHS
+    device: Device = "auto"
+    out: _Out = Path("results")
+
+
+_command = Command(
+    __name__,
+    "benchmarks.scale",
+    __doc__,
+    {
+        "read": (_Read, "what is kept of every run in finished shards"),
+        "table": (_Table, "τ of predictors on what was kept"),
+    },
+    lambda _: ("scipy", "sklearn"),
+)
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+import nfn
+from benchmarks import results
+from benchmarks.data import MIN_ROWS, Checkpoints, require_rows
+from benchmarks.models.registry import MODELS
+from benchmarks.models.training import RECIPES, TrainingGroup, train_together
+from benchmarks.models.trees import fit_hyperparameters
+from benchmarks.results import Result
+from benchmarks.statistics import bootstrap_taus, resample_runs, tau_or_zero
+from benchmarks.tables import for_terminal, render_table
+from nfn.predictors.baselines import tensor_statistics
+from nfn.predictors.predictor import dense
+from zoo import TransformerSpec, TransformerWeights
+from zoo.device import choose_device
+from zoo.format.hyperparameters import CONFIGURATION
+from zoo.format.record import task_of
+from zoo.format.shard import CHECKPOINTS_FILE, Shard, find_shards
+from zoo.format.splits import SPLITS, splits_of
+from zoo.reading.reader import MappedCheckpoints
+from zoo.storage.atomic import atomic_file, write_atomically
+from zoo.terminal import printable
+from zoo.transformer.spec import SPECS, Component
+
+_FEATURES = "features"
+_AT_ONCE = 128
+
+
+def _statistics(weights: TransformerWeights) -> Float[Tensor, "n numbers"]:
+    return torch.cat([tensor_statistics(weights, component) for component in weights.spec.components], dim=-1)
+
+
+def _read_shard(shard: Shard, device: torch.device) -> pa.Table:
+    """One row per completed run: its configuration, its accuracy and what predictors read of its weights."""
+    spec, rows = shard.record.spec, MappedCheckpoints([shard.folder / CHECKPOINTS_FILE], shard.record.spec)
+    facts = rows.table.to_pandas()
+    chosen = np.flatnonzero(facts["checkpoint"] == shard.record.usual_checkpoint)
+    fitted = nfn.load_pretrained(shard.record.task).predictor.to(device)
+    readers: dict[str, Callable[[TransformerWeights], Tensor]] = {
+        "gauge_nfn": fitted.inputs,
+        "raw_moments": nfn.RawMomentsPredictor(spec).to(device).inputs,
+        "statnn": _statistics,
+    }
+    kept = facts.iloc[chosen][["run_id", "task", "test_accuracy", *CONFIGURATION]]
+    table = pa.Table.from_pandas(kept, preserve_index=False)
+    flat = torch.from_numpy(rows.gather(chosen)).to(device)
+    for name, read in readers.items():
+        pieces = [read(TransformerWeights.from_flat(spec, part)) for part in flat.split(_AT_ONCE)]
+        numbers = torch.cat(pieces).half().cpu().numpy()
+        column = pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), numbers.shape[1])
+        table = table.append_column(name, column)
+    return table
+
+
+def _keep(options: _Read) -> None:
+    """Reads the shards that have not been read before."""
+    device = choose_device(options.device)
+    for config, shards in find_shards(options.runs)[0].items():
+        for shard in shards:
+            path = options.out / _FEATURES / config / f"{shard.folder.name}.parquet"
+            if path.exists():
+                continue
+            if shard.record.all_checkpoints is not None:
+                raise ValueError(f"{shard.folder} is thinned: only its first runs have weights to read")
+            table = _read_shard(shard, device)
+            with atomic_file(path) as file:
+                pq.write_table(table, file, compression="zstd")
+            print(f"{printable(path)}: {len(table):,} runs")
+
+
+class _StoredGauge(nfn.GaugeNFN):
+    """Gauge-NFN's networks on stored components."""
+
+    own_inputs = False
+
+    def inputs(self, weights: Any) -> Any:
+        return weights
+
+    def fit_scale(self, weights: Any) -> None:
+        """The components have their size already."""
+
+
+class _StoredMoments(nfn.RawMomentsPredictor):
+    """The network of raw moments on stored ones."""
+
+    def inputs(self, weights: Any) -> Any:
+        return weights
+
+
+class _StoredStatNN(nfn.StatNN):
+    """STATNN on stored statistics, those of the embedding like those of the rest."""
+
+    def inputs(self, weights: Any) -> Any:
+        return weights
+
+    def _counts(self) -> dict[Component, int]:
+        zeros = TransformerWeights.from_flat(self.spec, torch.zeros(1, self.spec.num_parameters))
+        return {component: tensor_statistics(zeros, component).shape[-1] for component in self.components}
+
+    def build_reader(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
+        return dense([self._counts()[component], self.width, self.width], generator), self.width
+
+    def read_components(self, inputs: Float[Tensor, "b inputs"]) -> list[Float[Tensor, "b outputs"]]:
+        parts = inputs.split(list(self._counts().values()), dim=-1)
+        return [reader(part) for reader, part in zip(self.parts.values(), parts, strict=True)]
+
+
+_STORED: Mapping[str, type[nfn.Predictor]] = {
+    "statnn": _StoredStatNN,
+    "raw_moments": _StoredMoments,
+    "gauge_nfn": _StoredGauge,
+}
+
+
+class _KeptRows(Checkpoints):
+    """Rows that have what was kept for a model in place of their weights."""
+
+    @property
+    def readable(self) -> Tensor:
+        return self.weights
+
+
+def _splits(folder: Path, config: str) -> tuple[TransformerSpec, dict[str, pd.DataFrame]]:
+    """The kept rows of a config by split; train in an order that their hashes give, so that fewer lie in more."""
+    files = sorted((folder / _FEATURES / config).glob("shard-*.parquet"))
+    if not files:
+        raise ValueError(f"{folder / _FEATURES / config} holds no features: run `python -m benchmarks.scale read RUNS`")
+    rows = pd.concat([pq.read_table(file).to_pandas() for file in files], ignore_index=True)
+    order = [hashlib.sha256(f"subset {run}".encode()).digest() for run in rows["run_id"]]
+    rows = rows.iloc[sorted(range(len(order)), key=order.__getitem__)].reset_index(drop=True)
+    split = np.array(splits_of(rows.__getitem__, repeats=False))
+    parts = {name: rows[split == name].reset_index(drop=True) for name in SPLITS}
+    require_rows(config, {name: len(part) for name, part in parts.items()}, MIN_ROWS)
+    return SPECS[task_of(config)], parts
+
+
+def _rows_for(spec: TransformerSpec, part: pd.DataFrame, model: str, device: torch.device) -> _KeptRows:
+    numbers = np.stack(part[model].to_list()).astype(np.float32) if model in _STORED else np.empty((len(part), 0))
+    metadata = part[["run_id", *CONFIGURATION]].assign(goodness=part["test_accuracy"])
+    return _KeptRows(spec, torch.from_numpy(numbers).to(device), metadata)
+
+
+def _predictions(
+    model: str, spec: TransformerSpec, parts: Mapping[str, pd.DataFrame], options: _Table, device: torch.device
+) -> list[Float[np.ndarray, " n"]]:
+    """What a model predicts for the test rows, for each seed; accuracies or, as good for a ranking, logits."""
+    train, validation, test = (_rows_for(spec, parts[split], model, device) for split in SPLITS)
+    if model not in _STORED:
+        (fitted,) = fit_hyperparameters(train, validation, (0,), 1)
+        return [fitted.predict(test)]
+    group = TrainingGroup(np.arange(len(train)), np.arange(len(validation)), tuple(range(options.seeds)))
+    kind: Callable[..., nfn.Predictor] = _STORED[model]
+    (all_fitted,) = train_together(
+        lambda generator: kind(spec, generator=generator),
+        [group],
+        train,
+        validation,
+        RECIPES[MODELS[model].recipe],
+        options.epochs,
+    )
+    networks = [fitted.predictor for fitted in all_fitted]
+    with torch.no_grad():
+        return [
+            network.logits_of(test.weights).cpu().numpy() for network in networks if isinstance(network, nfn.Predictor)
+        ]
+
+
+def _measured(config: str, options: _Table) -> Iterator[Result]:
+    """τ of every model at every number of training rows, and how far it is ahead of the hyperparameters."""
+    spec, parts = _splits(options.out, config)
+    device, everything = choose_device(options.device), len(parts["train"])
+    truth = parts["test"]["test_accuracy"].to_numpy(np.float32)
+    counts = resample_runs(np.arange(len(truth)))
+    for size in (*sorted({size for size in options.sizes if size < everything}), everything):
+        fewer = {**parts, "train": parts["train"].iloc[:size]}
+        reference = None
+        for model in ("hyperparameters", *_STORED):
+            predicted = _predictions(model, spec, fewer, options, device)
+            resampled = bootstrap_taus(predicted, truth, counts)
+            taus = [tau_or_zero(each, truth) for each in predicted]
+            setting = {"rows": size, "test_runs": len(truth), "epochs": options.epochs}
+            what = {"model": model, "setting": setting, "device": device}
+            yield from Result.estimated("scale", config, "tau", taus, resampled, **what)
+            if reference is None:
+                reference = float(np.mean(taus)), resampled
+            else:
+                lead = [float(np.mean(taus)) - reference[0]]
+                yield from Result.estimated(
+                    "scale", config, "tau_above_hyperparameters", lead, resampled - reference[1], **what
+                )
+
+
+def _write_tables(options: _Table) -> None:
+    rows: list[Result] = []
+    for config in options.config:
+        measured = list(_measured(config, options))
+        results.append_new(measured, options.out)
+        rows += measured
+    text = render_table("scale", rows=rows, models=MODELS, paper=paper)
+    write_atomically(options.out / "scale.md", f"{text}\n".encode())
+    print(for_terminal(text))
+
+
+@_command
+def main(options: _Read | _Table) -> None:
+    if isinstance(options, _Read):
+        _keep(options)
+    else:
+        _write_tables(options)
+
+
+if __name__ == "__main__":
+    main()
