@@ -160,9 +160,9 @@ def headline_plot(zoos: Mapping[str, ResultIndex], path: Path) -> Path:
 
     Filled circles read weights and hollow ones do not, so the picture needs no color.
     """
-    figure = new_figure(10.5, 3.4)
-    panels = figure.subplots(1, len(zoos), squeeze=False, sharex=True, sharey=True)[0]
     names = headline_models(zoos)
+    figure = new_figure(10.5, 1.0 + 0.3 * len(names))
+    panels = figure.subplots(1, len(zoos), squeeze=False, sharex=True, sharey=True)[0]
     for panel, (title, index) in zip(panels, zoos.items(), strict=True):
         for place, name in enumerate(names):
             setting = main_setting(name)
@@ -183,5 +183,5 @@ def headline_plot(zoos: Mapping[str, ResultIndex], path: Path) -> Path:
         panel.spines[["top", "right"]].set_visible(False)
     panels[0].set_yticks(range(len(names)), [known_models()[name].title for name in names])
     panels[0].set_ylim(len(names) - 0.4, -0.8)
-    figure.supxlabel("Kendall's τ between predicted and true test accuracy, 95% interval over test runs", fontsize=9)
+    figure.supxlabel("Kendall's τ between the predicted and the true order of the test runs, 95% interval", fontsize=9)
     return save(figure, path)

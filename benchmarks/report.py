@@ -323,13 +323,14 @@ def _indexes(rows: Sequence[Result], **parts: Any) -> dict[str, ResultIndex]:
 
 
 def _headline_zoos(folder: Path) -> dict[str, ResultIndex]:
-    """Title → the rows of a zoo, for those of the front page's four that were measured."""
+    """Title → the rows of a zoo, for those of the front page's five that were measured."""
     rows = results.read("kendall", folder)
     zoos = {KNOWN[config].title: ResultIndex.latest(rows, config) for config in _CONFIGS}
     zoos |= {
         f"{KNOWN[config].title}, a seed for each run": ResultIndex.latest(rows, _WITH_SEEDS[config], part)
         for config, part in _IN_BOTH.items()
     }
+    zoos[f"{KNOWN['shakespeare'].title}, a seed for each run"] = ResultIndex.latest(rows, "shakespeare-seeds")
     return {title: without_variants(index) for title, index in zoos.items() if index}
 
 
