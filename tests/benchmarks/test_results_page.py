@@ -43,7 +43,8 @@ def test_every_predictor_with_cells_is_there_with_its_tau() -> None:
         assert entry.tau == index.value("tau", name, **main_setting(name))
         assert entry.reads_weights == (name != "hyperparameters")
         assert len(entry.predicted) == len(entry.measured) == 308
-    assert {config for config, _, _ in found} == {"mnist", "agnews", "mnist-seeds", "agnews-seeds", "mnist-repeats"}
+    zoos = {"mnist", "agnews", "mnist-seeds", "agnews-seeds", "mnist-repeats", "shakespeare-seeds"}
+    assert {config for config, _, _ in found} == zoos
     assert any(data.endswith(" where train_fraction >= 0.8") for _, data, _ in found)
 
 
