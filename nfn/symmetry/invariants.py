@@ -300,5 +300,5 @@ def eigenvalues(symmetric: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch
     """Ascending. A GPU's batched algorithm gives up on some matrices with nearly equal eigenvalues; LAPACK does not."""
     try:
         return torch.linalg.eigvalsh(symmetric)
-    except torch.linalg.LinAlgError:
+    except torch.linalg.LinAlgError:  # pyright: ignore[reportPrivateImportUsage]
         return torch.linalg.eigvalsh(symmetric.cpu()).to(symmetric.device)

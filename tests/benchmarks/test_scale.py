@@ -90,8 +90,8 @@ def test_the_table_finds_the_numbers_that_tell(tmp_path: Path, capsys: pytest.Ca
     options = ["--config", "mnist", "--sizes", "100", "--seeds", "1", "--epochs", "15", "--device", "cpu"]
     main(["table", *options, "--out", str(tmp_path)])
     rows = results.read("scale", tmp_path)
-    taus = {(row.model, row.setting["rows"]): row.value for row in rows if row.metric == "tau"}
-    (most,) = {size for _, size in taus} - {100}
+    taus = {(row.model, str(row.setting["rows"])): row.value for row in rows if row.metric == "tau"}
+    (most,) = {size for _, size in taus} - {"100"}
     assert taus["gauge_nfn", most] > 0.7
     assert all(abs(taus[model, most]) < 0.4 for model in ("hyperparameters", "raw_moments", "statnn"))
     (lead,) = [row for row in rows if row.metric == "tau_above_hyperparameters_low" and row.model == "gauge_nfn"][-1:]

@@ -26,7 +26,7 @@ from nfn import (
     load_predictor,
     save_predictor,
 )
-from nfn.predictors.baselines import _statistics
+from nfn.predictors.baselines import tensor_statistics
 from nfn.predictors.component_predictor import ComponentPredictor
 from nfn.symmetry.parts import available_parts
 from nfn.testing import assert_invariant
@@ -289,7 +289,7 @@ def test_the_variance_of_a_single_number_is_zero():
 
 def test_statistics_are_the_seven_of_each_tensor():
     weights = weights_of(AGNEWS, 3)
-    features = _statistics(weights, "classifier")
+    features = tensor_statistics(weights, "classifier")
     assert features.shape == (3, 4 * 7)
     tensor = weights["classifier.fc1.bias"]
     expected = torch.stack(
