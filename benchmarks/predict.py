@@ -225,7 +225,7 @@ def _is_zoo(path: Path) -> bool:
     return (path / MANIFEST_FILE).is_file() if path.exists() else path.suffix not in SUFFIXES
 
 
-@_command
+@_command.run
 def main(options: _Options) -> None:
     zoos = [path for path in options.paths if _is_zoo(Path(path))]
     files = [file for path in options.paths if path not in zoos for file in _files_in(Path(path))]
@@ -244,7 +244,3 @@ def main(options: _Options) -> None:
         if options.out is not None:
             write_atomically(options.out, ranking[_WRITTEN].to_csv(index=False, lineterminator="\n").encode())
             print(f"written: {options.out}")
-
-
-if __name__ == "__main__":
-    main()

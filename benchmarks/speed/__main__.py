@@ -258,7 +258,7 @@ _BENCHMARKS: dict[type[_Shared], Callable[[Any], Iterator[Result]]] = {
 }
 
 
-@_command
+@_command.run
 def main(options: _Shared) -> None:
     if (threads := getattr(options, "threads", None)) is not None:
         torch.set_num_threads(threads)
@@ -266,7 +266,3 @@ def main(options: _Shared) -> None:
         if not options.dry_run:
             results.append([row])
         print(line_of(row), flush=True)
-
-
-if __name__ == "__main__":
-    main()
