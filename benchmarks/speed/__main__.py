@@ -106,8 +106,7 @@ from torch import Tensor
 
 from benchmarks import results
 from benchmarks.results import Result, Setting
-from benchmarks.speed.measurements import line_of, measure, speed_row
-from benchmarks.speed.training import gauge, generation, nfn
+from benchmarks.speed.training import gauge, generation, line_of, measure, nfn, speed_row
 from benchmarks.trial import memory_of_process
 from zoo.export import export_checkpoints
 from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
