@@ -18,7 +18,7 @@ from benchmarks.experiment import Experiment
 from benchmarks.tables import MODEL
 
 
-@_command
+@_command.run
 def main(options: TableOptions) -> None:
     experiment = Experiment("ablation_components", options)
     for config in experiment.configs:
@@ -30,7 +30,3 @@ def main(options: TableOptions) -> None:
         experiment.run([experiment.trials(data, MODEL, components=chosen) for chosen in components], data)
     experiment.write("ablation_components.md", *experiment.configs)
     experiment.end()
-
-
-if __name__ == "__main__":
-    main()

@@ -35,7 +35,7 @@ from benchmarks.tables import MODEL
 from nfn import TransformerNFN
 
 
-@_command
+@_command.run
 def main(options: _Options) -> None:
     experiment = Experiment("ablation_width", options)
     for config in experiment.configs:
@@ -49,7 +49,3 @@ def main(options: _Options) -> None:
             experiment.add(entry.rows("encoder_parameters", [sum(counts)]))
         experiment.write(f"ablation_width.{config}.md", config)
     experiment.end()
-
-
-if __name__ == "__main__":
-    main()

@@ -28,7 +28,7 @@ from benchmarks.experiment import Experiment
 from benchmarks.models.registry import check_models, own_models
 
 
-@_command
+@_command.run
 @own_models()
 def main(options: _Options) -> None:
     experiment, models = Experiment("augmentation", options), check_models(options.models)
@@ -38,7 +38,3 @@ def main(options: _Options) -> None:
             experiment.run([experiment.trials(data, model, entry_range=size) for model in models], data)
         experiment.write(f"augmentation.{config}.md", config)
     experiment.end()
-
-
-if __name__ == "__main__":
-    main()

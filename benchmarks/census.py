@@ -35,17 +35,6 @@ _RUNS_PER_TASK = 16_000  # the paper's grid
 _BYTES_PER_WEIGHT = 4
 
 
-@_command
-def main(options: _Options) -> None:
-    configs, unfinished = find_shards(options.runs)
-    for folder in unfinished:
-        print(f"not counted because it is unfinished: {folder}")
-    rows = [row for config, shards in configs.items() for row in _count(config, shards)]
-    print(for_terminal(census_table(rows)))
-    if not options.dry_run:
-        results.append(rows, options.out or results.FOLDER)
-
-
 def _count(config: str, shards: Sequence[Shard]) -> list[Result]:
     """The rows of one config. ``wall_over_engine`` is known if no shard was interrupted."""
     status = [state for shard in shards for state in shard.runs().column("status").to_pylist()]
@@ -97,5 +86,12 @@ def _named(shards: Sequence[int]) -> str:
     return f"shards {first} to {last}" if in_a_row else f"shards {', '.join(map(str, shards))}"
 
 
-if __name__ == "__main__":
-    main()
+@_command.run
+def main(options: _Options) -> None:
+    configs, unfinished = find_shards(options.runs)
+    for folder in unfinished:
+        print(f"not counted because it is unfinished: {folder}")
+    rows = [row for config, shards in configs.items() for row in _count(config, shards)]
+    print(for_terminal(census_table(rows)))
+    if not options.dry_run:
+        results.append(rows, options.out or results.FOLDER)

@@ -62,20 +62,6 @@ _READS = {
 }
 
 
-@_command
-def main(options: _Options) -> None:
-    for config in choose_configs(options.zoo, options.config):
-        zoo = PublishedZoo.read(find_folder(options.zoo, config))  # with the runs, where it is downloaded
-        details = zoo.config(config)
-        table = read_table(HeldFile(zoo.folder / config / RUNS_FILE), PUBLISHED_RUN_SCHEMA).to_pandas()
-        rows = list(_ranked(config, details, table[table["status"] == "completed"], options))
-        results.append_new(rows, options.out)
-        text = render_table("curves", rows=rows, reads=_READS)
-        write_atomically(options.out / f"curves.{config}.md", f"{text}\n".encode())
-        print(for_terminal(text))
-        print(f"drawn: {_plot(config, rows, options.out / f'curves.{config}.png')}")
-
-
 def _ranked(config: str, details: ConfigDetails, runs: pd.DataFrame, options: _Options) -> Iterator[Result]:
     """τ of every way to rank after every number of epochs."""
     label = usual_label(details.spec)[0]
@@ -125,5 +111,15 @@ def _plot(config: str, rows: list[Result], path: Path) -> Path:
     return save(figure, path)
 
 
-if __name__ == "__main__":
-    main()
+@_command.run
+def main(options: _Options) -> None:
+    for config in choose_configs(options.zoo, options.config):
+        zoo = PublishedZoo.read(find_folder(options.zoo, config))  # with the runs, where it is downloaded
+        details = zoo.config(config)
+        table = read_table(HeldFile(zoo.folder / config / RUNS_FILE), PUBLISHED_RUN_SCHEMA).to_pandas()
+        rows = list(_ranked(config, details, table[table["status"] == "completed"], options))
+        results.append_new(rows, options.out)
+        text = render_table("curves", rows=rows, reads=_READS)
+        write_atomically(options.out / f"curves.{config}.md", f"{text}\n".encode())
+        print(for_terminal(text))
+        print(f"drawn: {_plot(config, rows, options.out / f'curves.{config}.png')}")

@@ -67,21 +67,6 @@ def _agreement(first: Tensor, second: Tensor) -> dict[str, float]:
     return {metric: float(value) for metric, value in zip(_METRICS, measured, strict=True)}
 
 
-@_command
-def main(options: _Options) -> None:
-    device = choose_device(options.device)
-    task = load_task_data(find_task(options.config), options.data, embedding_folder=options.embedding)
-    task = with_fewer_examples(task, options.examples)
-    sweep = Sweep(named_task(options.config), PRESETS["paper"])
-    protocol = named_task(options.config).protocol.lasting(options.epochs)
-    configs = [replace(run, protocol=protocol, train_fraction=1.0) for run in sweep.shard(0)[: options.runs]]
-    measured = _compare(configs, task, device, options.engine)
-    for row in measured:
-        print(f"{row.variant:28} {row.metric:24} {row.value:8.4f}  n {row.n}")
-    if not options.dry_run:
-        results.append(measured)
-
-
 def _compare(configs: list[RunConfig], task: TaskData, device: torch.device, engine: str) -> list[Result]:
     """Trains the configurations three times and measures how the results agree."""
     reseeded = [replace(run, seed=run.seed + 1) for run in configs]
@@ -114,5 +99,16 @@ def _train(engine: Engine, configs: list[RunConfig], task: TaskData) -> Tensor:
     return getattr(trainer.state, label)[:, -1].nan_to_num(0.0 if more else math.log(task.spec.classes)).cpu()
 
 
-if __name__ == "__main__":
-    main()
+@_command.run
+def main(options: _Options) -> None:
+    device = choose_device(options.device)
+    task = load_task_data(find_task(options.config), options.data, embedding_folder=options.embedding)
+    task = with_fewer_examples(task, options.examples)
+    sweep = Sweep(named_task(options.config), PRESETS["paper"])
+    protocol = named_task(options.config).protocol.lasting(options.epochs)
+    configs = [replace(run, protocol=protocol, train_fraction=1.0) for run in sweep.shard(0)[: options.runs]]
+    measured = _compare(configs, task, device, options.engine)
+    for row in measured:
+        print(f"{row.variant:28} {row.metric:24} {row.value:8.4f}  n {row.n}")
+    if not options.dry_run:
+        results.append(measured)

@@ -147,7 +147,7 @@ def _draw(experiment: Experiment, outcomes: Outcomes, parts: Sequence[BenchmarkD
     experiment.announce(plot_histograms({title: measured}, file(name)))
 
 
-@_command
+@_command.run
 @own_models()
 def main(options: _Options) -> None:
     experiment = Experiment("kendall", options, options.folds, options.split)
@@ -160,7 +160,3 @@ def main(options: _Options) -> None:
         experiment.write(f"kendall.{config}.md", config)
         _draw(experiment, outcomes, parts)
     experiment.end()
-
-
-if __name__ == "__main__":
-    main()

@@ -127,7 +127,7 @@ def _take_picture(site: Path, address: str, picture: Path, *, width: int = 1280,
         write_atomically(picture, tab.screenshot())
 
 
-@_command
+@_command.run
 def main(options: _Options) -> None:
     if options.picture and (reason := _missing()):
         raise ValueError(reason)
@@ -136,7 +136,3 @@ def main(options: _Options) -> None:
     if options.picture:
         _take_picture(options.out, options.show or "", options.picture)
         print(f"drawn: {printable(options.picture)}")
-
-
-if __name__ == "__main__":
-    main()

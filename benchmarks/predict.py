@@ -62,6 +62,7 @@ from zoo.reading.checkpoint_file import SUFFIXES, CheckpointFile
 from zoo.reading.locate import find_folder
 from zoo.reading.reader import open_zoo
 from zoo.storage.atomic import write_atomically
+from zoo.storage.untrusted import faults_named
 from zoo.terminal import plain_markdown
 
 _WRITTEN = ["checkpoint", "predicted", "low", "high", "measured"]
@@ -69,10 +70,8 @@ _WRITTEN = ["checkpoint", "predicted", "low", "high", "measured"]
 
 def _flat_of(spec: TransformerSpec, file: CheckpointFile) -> Float[Tensor, " d"]:
     state = {name: tensor.float() for name, tensor in file.state.items()}
-    try:
+    with faults_named(str(file.path)):
         return TransformerWeights.from_state_dict(spec, state).flat()
-    except ValueError as error:
-        raise ValueError(f"{file.path}: {error}") from error
 
 
 def _measured(metadata: Mapping[str, Any], label: str) -> float:
@@ -225,7 +224,7 @@ def _is_zoo(path: Path) -> bool:
     return (path / MANIFEST_FILE).is_file() if path.exists() else path.suffix not in SUFFIXES
 
 
-@_command
+@_command.run
 def main(options: _Options) -> None:
     zoos = [path for path in options.paths if _is_zoo(Path(path))]
     files = [file for path in options.paths if path not in zoos for file in _files_in(Path(path))]
@@ -244,7 +243,3 @@ def main(options: _Options) -> None:
         if options.out is not None:
             write_atomically(options.out, ranking[_WRITTEN].to_csv(index=False, lineterminator="\n").encode())
             print(f"written: {options.out}")
-
-
-if __name__ == "__main__":
-    main()

@@ -239,7 +239,7 @@ def _replace_pair(path: Path, predictor: bytes, card: bytes) -> None:
     write_atomically(beside, card)
 
 
-@_command
+@_command.run
 def main(options: _Options) -> None:
     _check_replaceable(options.out)
     configs = _read(options)
@@ -269,7 +269,3 @@ def main(options: _Options) -> None:
             f"{options.out}: {test['config']}, {test['configurations']} configurations: τ {test['tau']:.3f} on "
             f"{test['rows']:,} test rows, {test['share_inside_interval']:.0%} of them inside the {LEVEL:.0%} interval"
         )
-
-
-if __name__ == "__main__":
-    main()

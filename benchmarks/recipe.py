@@ -206,7 +206,7 @@ def _measure(options: _Options, config: str, models: Sequence[str]) -> list[Resu
     return measured
 
 
-@_command
+@_command.run
 @own_models()
 def main(options: _Options) -> None:
     models = check_models(options.models)
@@ -221,7 +221,3 @@ def main(options: _Options) -> None:
         text = render_table("recipe", {config: index})
         write_atomically(options.out / f"recipe.{config}.md", f"{text}\n".encode())
         print(f"{for_terminal(text)}\n")
-
-
-if __name__ == "__main__":
-    main()

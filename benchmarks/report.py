@@ -392,7 +392,7 @@ def find_clone(named: Path | None = None) -> Path:
     raise ValueError(f"no {_TEMPLATES} in {where}: the report is of a clone of the repository, name it with --root")
 
 
-@_command
+@_command.run
 def main(options: _Options) -> None:
     root = find_clone(options.root)
     rows = options.results or root / "benchmarks" / "results"
@@ -414,7 +414,3 @@ def main(options: _Options) -> None:
     else:
         for path in itertools.chain(_draw(rows), write_documents(root, rows)):
             print(f"written: {path}")
-
-
-if __name__ == "__main__":
-    main()

@@ -3,11 +3,12 @@
     render_table("kendall", {"mnist": index})       templates/tables/kendall.md.j2, from config → its rows
     render_table("speed", rows=rows)                other layouts take other values
 
-A template can call every function that ``_FUNCTIONS`` lists, without its underscore and also as a filter.
+A template can call every function of this module, without its underscore and also as a filter.
 """
 
 import functools
 import html
+import inspect
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -327,20 +328,13 @@ def _last_measured(
     ]
 
 
-_FUNCTIONS = (
-    *(_heading, number, threshold_title, _with_error, _interval_text, with_interval, _tau_text, _tau_cell, _models_in),
-    *(main_setting, leader, _few_runs, count_runs, _row_counts, headline_models, _variants_in, _converged_text),
-    *(_constant_models, _too_few_rows, _component_cell, _lead_of_nfn, sizes_of, end_of_curves, curve_of, tau_of_paper),
-    *(_tested_elsewhere, _last_measured, known_models, plain_markdown),
-)
-
-
 @functools.cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_LAYOUTS), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    functions = {function.__name__.removeprefix("_"): function for function in _FUNCTIONS}
+    own = (each for each in globals().values() if inspect.isfunction(each) and each.__module__ == __name__)
+    functions = {each.__name__.removeprefix("_"): each for each in (*own, known_models, plain_markdown)}
     trees = [name for name, model in MODELS.items() if not model.neural]
     environment.filters |= functions
     environment.globals |= functions | {"paper": paper, "MODELS": MODELS, "SIX_MODELS": SIX_MODELS, "TREES": trees}

@@ -51,7 +51,7 @@ def _targets(
     return targets
 
 
-@_command
+@_command.run
 @own_models()
 def main(options: _Options) -> None:
     experiment, models = Experiment("transfer", options), check_models(options.models)
@@ -74,7 +74,3 @@ def main(options: _Options) -> None:
         experiment.run(trials, data)
         experiment.write(f"transfer.{config}.md", config)
     experiment.end()
-
-
-if __name__ == "__main__":
-    main()

@@ -72,31 +72,6 @@ def _parse_shards(text: str, count: int) -> list[int]:
     return sorted(shards)
 
 
-@_command
-def main(options: _Options) -> None:
-    # faults in any of these should be found before a cluster starts
-    grid = named_task(options.task).grid
-    chosen = None if options.shards is None else _parse_shards(options.shards, grid.shards)
-    if (draw := chosen_draw(options)) is not None:
-        drawn_shards(grid, draw)
-    # Ray gives a task that ran out of memory to other workers forever unless it is limited
-    os.environ.setdefault("RAY_task_oom_retries", str(options.retries))
-    ray = import_ray(options.address)
-    with cluster(ray, options.address):
-        device = _choose_cluster_device(ray, options.device)
-        _check_cpus(ray, options.cpus, device)
-        job = Job.of(options, device).anywhere()
-        shards = chosen or list(job.sweep.shards)
-        with progress_bar() as bar:
-            progress = _Progress(shards, bar)
-            before = [shard for shard in shards if job.is_finished(shard)]
-            for shard in before:
-                progress.change(shard, _FINISHED, "before")
-            _train_shards(ray, job, progress, options.cpus, options.retries)
-    if not _summarize(job, progress, len(before)):
-        sys.exit(_UNFINISHED)
-
-
 def _choose_cluster_device(ray: Any, name: str) -> str:
     """``auto`` is CUDA where any machine of the cluster has a GPU; this very machine need not have one."""
     gpus = int(ray.cluster_resources().get("GPU", 0))
@@ -217,5 +192,26 @@ def _summarize(job: Job, progress: _Progress, before: int) -> bool:
     return not missing
 
 
-if __name__ == "__main__":
-    main()
+@_command.run
+def main(options: _Options) -> None:
+    # faults in any of these should be found before a cluster starts
+    grid = named_task(options.task).grid
+    chosen = None if options.shards is None else _parse_shards(options.shards, grid.shards)
+    if (draw := chosen_draw(options)) is not None:
+        drawn_shards(grid, draw)
+    # Ray gives a task that ran out of memory to other workers forever unless it is limited
+    os.environ.setdefault("RAY_task_oom_retries", str(options.retries))
+    ray = import_ray(options.address)
+    with cluster(ray, options.address):
+        device = _choose_cluster_device(ray, options.device)
+        _check_cpus(ray, options.cpus, device)
+        job = Job.of(options, device).anywhere()
+        shards = chosen or list(job.sweep.shards)
+        with progress_bar() as bar:
+            progress = _Progress(shards, bar)
+            before = [shard for shard in shards if job.is_finished(shard)]
+            for shard in before:
+                progress.change(shard, _FINISHED, "before")
+            _train_shards(ray, job, progress, options.cpus, options.retries)
+    if not _summarize(job, progress, len(before)):
+        sys.exit(_UNFINISHED)

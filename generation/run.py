@@ -45,19 +45,6 @@ from zoo.device import choose_device
 from zoo.terminal import PlainConsole
 
 
-@_command
-def main(options: _Options) -> None:
-    job = Job.of(options, str(choose_device(options.device)))
-    shards = job.sweep.shards if options.shard is None else (options.shard,)
-    if options.list:
-        _list_shards(job)
-    elif options.dry_run:
-        PlainConsole().print(describe_work(job, shards), soft_wrap=True)
-    else:
-        for shard in shards:
-            train_shard(job, shard)
-
-
 def _list_shards(job: Job) -> None:
     sweep = job.sweep
     epochs = sweep.preset.protocol.epochs
@@ -77,5 +64,14 @@ def _list_shards(job: Job) -> None:
     PlainConsole().print(table)
 
 
-if __name__ == "__main__":
-    main()
+@_command.run
+def main(options: _Options) -> None:
+    job = Job.of(options, str(choose_device(options.device)))
+    shards = job.sweep.shards if options.shard is None else (options.shard,)
+    if options.list:
+        _list_shards(job)
+    elif options.dry_run:
+        PlainConsole().print(describe_work(job, shards), soft_wrap=True)
+    else:
+        for shard in shards:
+            train_shard(job, shard)

@@ -117,7 +117,7 @@ class _SingleEngine(Engine):
         return accuracy, loss
 
 
-@_command
+@_command.run
 def main(options: _Options) -> None:
     task = named_task(options.task)
     config = RunConfig(
@@ -151,7 +151,3 @@ def main(options: _Options) -> None:
         if epoch <= state.epoch:
             value = float(getattr(state, name)[0, epoch - 1])
             print(f"{label:10s} epoch {epoch:3d}  {name.replace('_', ' ')} {value:.4f}")
-
-
-if __name__ == "__main__":
-    main()

@@ -136,7 +136,7 @@ class Options:
     record: Annotated[bool, Option("add the figures to benchmarks/results/soak.jsonl")] = False
 
 
-@Command(__name__, "tests.soak", __doc__, Options)
+@Command(__name__, "tests.soak", __doc__, Options).run
 def main(options: Options) -> None:
     parts = {
         "kills": (soak_kills, options.kills, options.kills),
@@ -158,7 +158,3 @@ def main(options: Options) -> None:
         # written as soon as they are there: a soak is long, and its results so far should not be lost
         if options.record:
             results.append(found)
-
-
-if __name__ == "__main__":
-    main()

@@ -86,6 +86,17 @@ def test_nothing_is_unpickled_or_evaluated() -> None:
             assert not calls & {"eval", "exec"}, path
 
 
+def test_the_main_of_a_command_is_its_last_definition() -> None:
+    """Its decorator calls it at once where the module is run as a command: what came later would not be there yet."""
+    commands = 0
+    for path in (path for package in ALLOWED for path in (ROOT / package).rglob("*.py")):
+        for place, node in enumerate(body := parsed(path).body, start=1):
+            if isinstance(node, ast.FunctionDef) and "_command.run" in map(ast.unparse, node.decorator_list):
+                assert (node.name, place) == ("main", len(body)), f"{path.relative_to(ROOT)}, line {node.lineno}"
+                commands += 1
+    assert commands > 20
+
+
 def public_names(tree: ast.Module) -> set[str]:
     """The functions, classes and constants of a module that have no leading underscore."""
     names: set[str] = set()

@@ -15,6 +15,7 @@ _VERBS = {
     "single": ("generation.single", "train one transformer, slowly"),
     "publish": ("zoo.publish", "merge shards into a published zoo; push it to the hub"),
     "join": ("zoo.join", "join published zoos of different configs"),
+    "thin": ("zoo.thin", "all runs of finished shards, and the weights of a few"),
     "verify": ("zoo.verify", "check hashes, schema and splits; measure accuracies again"),
     "describe": ("zoo.describe", "what a zoo holds"),
     "export": ("zoo.export", "checkpoints as safetensors, torch or Parquet files"),

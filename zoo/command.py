@@ -11,12 +11,8 @@ _command = Command(__name__, "zoo.verify", __doc__, _Options)  # answers --help 
 import torch  # whatever takes a second to import comes after it
 
 
-@_command
-def main(options: _Options) -> None: ...
-
-
-if __name__ == "__main__":
-    main()
+@_command.run
+def main(options: _Options) -> None: ...  # the last definition
 """
 
 import argparse
@@ -100,7 +96,8 @@ class Command(Generic[_T]):
         needs: Callable[[_T], Iterable[str]] = lambda _: (),
     ) -> None:
         self.name, self.description, self.options, self.needs = name, description, options, needs
-        if module == "__main__":
+        self.is_run = module == "__main__"
+        if self.is_run:
             self.parse(None)
             signal.signal(signal.SIGINT, _interrupted)
 
@@ -130,6 +127,13 @@ class Command(Generic[_T]):
             run(self.parse(arguments))
 
         return _guarded(main)
+
+    def run(self, run: Callable[[_T], None]) -> Callable[..., None]:
+        """The same for the last definition of a module: where that is run as a command, it is called at once."""
+        main = self(run)
+        if self.is_run:
+            main()
+        return main
 
 
 def missing(who: str, modules: Iterable[str]) -> str | None:

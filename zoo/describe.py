@@ -136,33 +136,6 @@ def _sparkline(counts: Integer[np.ndarray, " bins"]) -> str:
     return "".join(_SPARKS[height] for height in heights)
 
 
-@_command
-def main(options: _Options) -> None:
-    folder = find_folder(options.zoo, options.config)
-    configs = [options.config] if options.config else list(PublishedZoo.read(folder).configs)
-    readers = {config: open_zoo(folder, config, "all") for config in configs}
-    selected = {
-        config: (reader, reader.metadata.iloc[np.flatnonzero(select(reader.metadata, options.where))])
-        for config, reader in readers.items()
-    }
-    if not any(len(rows) for _, rows in selected.values()):
-        for reader in readers.values():
-            reader.rows(options.where)  # an error that lists the values there are
-    console = PlainConsole() if sys.stdout.isatty() else PlainConsole(width=_WIDTH)
-    if options.details or options.config:
-        for config, (reader, rows) in selected.items():
-            _print_details(console, config, reader, rows)
-    else:
-        for label, part in _by_label(selected):
-            console.print(_overview_table(str(folder), *label, part))
-        console.print(
-            f"checkpoints: {' / '.join(SPLITS)}; bars on a logarithmic scale; "
-            "more with --details, --config CONFIG or --plots DIR",
-        )
-    for path in _draw(selected, options.png, options.plots):
-        console.print(f"drawn: {path}", soft_wrap=True)
-
-
 def _print_details(console: PlainConsole, config: str, reader: ZooReader, rows: pd.DataFrame) -> None:
     console.print(_counts_table(config, reader, rows))
     if not len(rows):
@@ -213,5 +186,28 @@ def _draw(selected: _Selected, histograms: Path | None, folder: Path | None) -> 
                 yield plot_marginals(config, rows, varied, label, folder / f"marginals.{config}.png")
 
 
-if __name__ == "__main__":
-    main()
+@_command.run
+def main(options: _Options) -> None:
+    folder = find_folder(options.zoo, options.config)
+    configs = [options.config] if options.config else list(PublishedZoo.read(folder).configs)
+    readers = {config: open_zoo(folder, config, "all") for config in configs}
+    selected = {
+        config: (reader, reader.metadata.iloc[np.flatnonzero(select(reader.metadata, options.where))])
+        for config, reader in readers.items()
+    }
+    if not any(len(rows) for _, rows in selected.values()):
+        for reader in readers.values():
+            reader.rows(options.where)  # an error that lists the values there are
+    console = PlainConsole() if sys.stdout.isatty() else PlainConsole(width=_WIDTH)
+    if options.details or options.config:
+        for config, (reader, rows) in selected.items():
+            _print_details(console, config, reader, rows)
+    else:
+        for label, part in _by_label(selected):
+            console.print(_overview_table(str(folder), *label, part))
+        console.print(
+            f"checkpoints: {' / '.join(SPLITS)}; bars on a logarithmic scale; "
+            "more with --details, --config CONFIG or --plots DIR",
+        )
+    for path in _draw(selected, options.png, options.plots):
+        console.print(f"drawn: {path}", soft_wrap=True)

@@ -145,7 +145,7 @@ def _form_of(out: Path) -> str:
     return "safetensors"
 
 
-@_command
+@_command.run
 def main(options: _Options) -> None:
     splits = parse_splits(options.split)
     form = options.format or _form_of(options.out)
@@ -167,7 +167,3 @@ def main(options: _Options) -> None:
                     path = folder / f"{reader.config}-{split}{_PARQUET_SUFFIX}"
                     rows += _export_parquet(part, path, options.where, lambda done: bar.advance(task, done))
     print(f"{how_many(rows, 'checkpoint')} in {options.out}")
-
-
-if __name__ == "__main__":
-    main()

@@ -80,11 +80,7 @@ def _copy_file(zoo: PublishedZoo, name: str, folder: Path, files: dict[str, File
         shutil.copyfileobj(source, target)
 
 
-@_command
+@_command.run
 def main(options: _Options) -> None:
     _join(options.zoos, options.out, stated=options)
     report(options.out)
-
-
-if __name__ == "__main__":
-    main()

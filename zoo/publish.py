@@ -266,7 +266,7 @@ def report(out: Path) -> None:
     print(f"{printable(out)}: {len(zoo.manifest.files)} files, {size:,.1f} MB")
 
 
-@_command
+@_command.run
 def main(options: _Options) -> None:
     if options.push_to_hub:
         check_login(options.push_to_hub)
@@ -283,7 +283,3 @@ def main(options: _Options) -> None:
     if options.push_to_hub:
         beside = fitted_predictors(options.predictors, PublishedZoo.read(options.out)) if options.predictors else {}
         print(push(options.out, options.push_to_hub, private=options.private, beside=beside))
-
-
-if __name__ == "__main__":
-    main()

@@ -247,7 +247,7 @@ def _same_test_set(recorded: str, source: str) -> bool:
     return recorded == source or recorded.startswith(f"{source}, ")
 
 
-@_command
+@_command.run
 def main(options: _Options) -> None:
     folder = find_folder(options.zoo)
     zoo = PublishedZoo.read(folder)
@@ -274,7 +274,3 @@ def main(options: _Options) -> None:
         drawn = how_many(count, "random row")
         within = f"all within {_ACCURACY_TOLERANCE}, losses within {_LOSS_TOLERANCE}"
         print(f"accuracy of {drawn} per config measured again: {within}")
-
-
-if __name__ == "__main__":
-    main()

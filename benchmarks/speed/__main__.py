@@ -106,8 +106,7 @@ from torch import Tensor
 
 from benchmarks import results
 from benchmarks.results import Result, Setting
-from benchmarks.speed.measurements import line_of, measure, speed_row
-from benchmarks.speed.training import gauge, generation, nfn
+from benchmarks.speed.training import gauge, generation, line_of, measure, nfn, speed_row
 from benchmarks.trial import memory_of_process
 from zoo.export import export_checkpoints
 from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
@@ -258,7 +257,7 @@ _BENCHMARKS: dict[type[_Shared], Callable[[Any], Iterator[Result]]] = {
 }
 
 
-@_command
+@_command.run
 def main(options: _Shared) -> None:
     if (threads := getattr(options, "threads", None)) is not None:
         torch.set_num_threads(threads)
@@ -266,7 +265,3 @@ def main(options: _Shared) -> None:
         if not options.dry_run:
             results.append([row])
         print(line_of(row), flush=True)
-
-
-if __name__ == "__main__":
-    main()

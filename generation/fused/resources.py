@@ -80,7 +80,7 @@ def _measure(kernel: str, spec: TransformerSpec, architecture: str, variant: Var
     return int(registers[1]), int(spilled[1]), threads, shared
 
 
-@_command
+@_command.run
 def main(options: _Options) -> None:
     specs = [with_dimensions(SPECS[task], chosen_dimensions(vars(options))) for task in options.task]
     if found := [line for spec in specs for line in misfits(spec)]:
@@ -97,7 +97,3 @@ def main(options: _Options) -> None:
         if too_large:
             kibibytes = _ARCHITECTURES[architecture][1]
             print(f"{architecture:8} no variant fits {', '.join(too_large)} in {kibibytes} KiB of shared memory")
-
-
-if __name__ == "__main__":
-    main()

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import results
 from benchmarks.results import Result
-from benchmarks.speed.measurements import measure, speed_row
+from benchmarks.speed.training import measure, speed_row
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from benchmarks.tables import main_setting
 from tests.fabricated import TINY_MNIST, fabricate_shard, publish
 from tests.refusal import refusal
 from tests.zoo.written_page import head_of
-from zoo.page import html
+from zoo.page import writing
 
 ROOT = Path(__file__).parents[2]
 ROWS = results._COMMITTED
@@ -73,7 +73,7 @@ def test_a_copied_submission_is_not_on_the_page_and_an_unreadable_one_has_no_tau
 
 @pytest.mark.long
 def test_the_command_writes_a_page_with_them(small_zoo: Path, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(html, "_charting_library", lambda: "")
+    monkeypatch.setattr(writing, "_charting_library", lambda: "")
     page.main([str(small_zoo), str(tmp_path / "site"), "--results", str(ROWS)])
     assert {entry["predictor"] for entry in head_of(tmp_path / "site")["predictions"]} >= {"MLP", "Transformer-NFN"}
     page.main([str(small_zoo), str(tmp_path / "site"), "--results", str(tmp_path / "none")])

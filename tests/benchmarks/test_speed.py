@@ -7,7 +7,7 @@ import torch
 
 from benchmarks import results
 from benchmarks.results import Result
-from benchmarks.speed import measurements, training
+from benchmarks.speed import training
 from benchmarks.speed.__main__ import main
 
 
@@ -98,8 +98,8 @@ def test_a_variant_that_cannot_run_here_is_refused_in_one_line(
 
 def test_long_samples_are_announced(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     for seconds in (2.0, 130.0):
-        monkeypatch.setattr(measurements, "_seconds", lambda *_, seconds=seconds: seconds)
-        measurements.measure({"call": lambda: None}, repeats=2)
+        monkeypatch.setattr(training, "_seconds", lambda *_, seconds=seconds: seconds)
+        training.measure({"call": lambda: None}, repeats=2)
     assert capsys.readouterr().err == "  about 2 min more\n"
 
 

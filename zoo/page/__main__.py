@@ -31,10 +31,6 @@ from zoo.page.tables import read_predictions
 from zoo.page.writing import run
 
 
-@_command
+@_command.run
 def main(options: _Options) -> None:
     run(options, read_predictions(options.predictions) if options.predictions else [])
-
-
-if __name__ == "__main__":
-    main()

@@ -4,20 +4,27 @@ index.html                the page with the tables of all configs
 curves/0-003.js           the learning curves of 64 runs: the fourth 64 of the first config
 runs/0-00012.js           the pictures of one run's checkpoints: the thirteenth of the first config
 manifest.json             which files these are
+
+index.html holds its style, its scripts, the charting library and the tables. The charts are Vega-Lite's. Its JavaScript
+comes with vl-convert-python and is copied into the page, so the page needs no network; a content security policy in its
+head makes the browser enforce that. The policy names every script of the page by its hash: text of a zoo that got into
+the HTML by mistake would not run.
 """
 
+import base64
 import functools
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jinja2 import Environment
 
 from zoo.command import Advance, how_many, progress_bar
 from zoo.format.manifest import MANIFEST_FILE, FileEntry, Manifest
 from zoo.format.published import PublishedZoo, zoo_files
 from zoo.format.schema import usual_label
-from zoo.page.html import render
 from zoo.page.options import PageOptions
 from zoo.page.pictures import Example, attention_refusal, find_example, picture
 from zoo.page.tables import Predictions, band, checkpoint_columns, curves, hyperparameters, packed, ranking, run_columns
@@ -32,6 +39,16 @@ from zoo.transformer.weights import TransformerWeights
 
 _PAGE_FILE, _KIND = "index.html", "page"
 _RUNS_PER_FILE = 64
+_FOLDER = Path(__file__).parent
+_SCRIPTS = (
+    *("data", "elements", "charts", "axes", "filters"),
+    *("histogram", "marginal", "checkpoint_table", "accuracies"),
+    *("curves", "predictors"),
+    *("loading_code", "run_curves", "patch_filters", "attention", "checkpoint"),
+    "page",
+)
+"""The files of js/, in the order they are read in."""
+_EXPORTED = "window.vegaEmbed = vegaEmbed;"
 
 
 def _write_page(
@@ -63,7 +80,7 @@ def _write_page(
             if reader.spec not in examples:
                 examples[reader.spec] = find_example(reader, options.data, fetch=options.fetch)
             tables.append(packed(_write_config(new, index, reader, examples[reader.spec], options.pictures, advance)))
-        page = render(f"{printable(name)}: trained small transformers", head, tables, _summary(readers))
+        page = _render(f"{printable(name)}: trained small transformers", head, tables, _summary(readers))
         write_atomically(new / _PAGE_FILE, page.encode())
         names = sorted(path.relative_to(new).as_posix() for path in new.rglob("*") if path.is_file())
         manifest = Manifest({name: FileEntry.of(new / name) for name in names}, {"kind": _KIND})
@@ -134,6 +151,59 @@ def _pictured_runs(runs: Sequence[int], merits: Sequence[float], count: int) -> 
 def _write_script(path: Path, value: Any) -> None:
     """Data as a script that hands it to the page: a page on a disk may load no other files beside it."""
     write_atomically(path, f'zooFile("{path.parent.name}/{path.stem}", "{packed(value)}");\n'.encode())
+
+
+@functools.cache
+def _charting_library() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script, after their licenses."""
+    import vl_convert
+
+    return f"/*\n{_read('library_notice.txt')}*/\n(() => {{\n{vl_convert.javascript_bundle(_EXPORTED)}\n}})();"
+
+
+def _read(name: str) -> str:
+    return (_FOLDER / name).read_text(encoding="utf-8")
+
+
+def _page_script() -> str:
+    """The page's own scripts as one."""
+    return '"use strict";\n(() => {\n' + "\n".join(_read(f"js/{name}.js") for name in _SCRIPTS) + "})();"
+
+
+def _render(title: str, head: Mapping[str, Any], configs: Sequence[str], summary: Sequence[Sequence[str]]) -> str:
+    """The HTML: ``head`` is available to the page at once, ``configs`` are packed tables that it unpacks to show them.
+
+    ``summary`` is the table that readers without JavaScript see: a line of headings, then a line per config.
+    """
+    scripts = [_in_script(_charting_library()), _in_script(_page_script())]
+    environment = Environment(autoescape=True, keep_trailing_newline=True)
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    return environment.from_string(_read("page.html")).render(
+        title=title,
+        policy=_policy(scripts),
+        style=_read("page.css"),
+        summary=summary,
+        head=head,
+        configs=configs,
+        scripts=scripts,
+    )
+
+
+def _policy(scripts: Sequence[str]) -> str:
+    """Allows nothing from elsewhere, and no scripts but the page's own, by their hashes, and the files beside it.
+
+    Files beside it are ``'self'`` on a web server and ``file:`` on a disk.
+    """
+    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
+    return (
+        f"default-src 'none'; script-src 'self' file: {hashes}; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _in_script(code: str) -> str:
+    """Code that cannot end the script element it stands in; its meaning is the same."""
+    return code.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
 def _summary(readers: dict[str, ZooReader]) -> list[list[str]]:
