@@ -65,54 +65,6 @@ _Align = Callable[[TransformerWeights, TransformerWeights, Tensor], TransformerW
 """One run, the other one, and inputs made up by the latter → the first brought to the second."""
 
 
-@_command
-def main(options: _Options) -> None:
-    device = choose_device(options.device)
-    folder = find_folder(options.zoo, options.config)
-    reader = open_zoo(folder, options.config, "all")
-    details = reader.details
-    task = load_task(details.definition(Path.cwd()), options.data, lambda: folder / details.task).to(device)
-    test = task.test[slice(0, options.examples)]
-    rows = _rows_of(reader, options)
-    groups = [list(group) for _, group in rows.groupby(list(CONFIGURATION), sort=False).groups.items()]
-    repeated = [group for group in groups if len(group) > 1]
-    pairs = _draw(repeated or [list(rows.index)], options.pairs)
-    ways = _ways(task, options.steps)
-    shares = np.linspace(0, 1, options.points + 2)
-    lines = {way: np.zeros((2, len(pairs), len(shares))) for way in ways}  # losses and accuracies
-    with progress_bar() as bar:
-        shown = bar.add_task("pairs", total=len(pairs) * len(ways))
-        for start in range(0, len(pairs), _PAIRS_AT_ONCE):
-            part = pairs[start : start + _PAIRS_AT_ONCE]
-            ends = (reader.weights(list(side)).to(device) for side in zip(*part, strict=True))
-            first, second = (TransformerWeights.from_flat(reader.spec, end) for end in ends)
-            made_up = nfn.made_up_inputs(second)
-            for way, align in ways.items():
-                aligned = align(first, second, made_up)
-                on_line = [_measure(task, test, nfn.interpolate(aligned, second, float(t)).flat()) for t in shares]
-                lines[way][:, start : start + len(part)] = torch.stack(on_line, dim=2).cpu().numpy()
-                bar.advance(shown, len(part))
-    setting = {"checkpoint": rows["checkpoint"].iloc[0], "examples": len(test)}
-    setting |= {"points": options.points, "steps": options.steps}
-    setting |= {"where": options.where} if options.where else {}
-    estimated, measured = partial(Result.estimated, "merge", options.config, device=device), list[Result]()
-    for way, (losses, accuracies) in lines.items():
-        what = {"n": len(pairs), "variant": way, "setting": setting}
-        for metric, values in (("barrier", losses), ("accuracy_barrier", -accuracies)):
-            barriers = values.max(1) - (values[:, 0] + values[:, -1]) / 2
-            measured += estimated(metric, [barriers.mean()], resampled_means(barriers), **what)
-        measured += estimated("loss_of_ends", [losses[:, [0, -1]].mean()], **what)
-    for count, merged in _merged_losses(reader, task, test, repeated, ways):
-        what = {"n": len(repeated), "setting": setting | {"members": count}}
-        for way, found in merged.items():
-            measured += estimated("merged_loss", [float(np.mean(found))], variant=way, **what)
-    text = render_table("merge", rows=measured)
-    print(for_terminal(text))
-    if not options.dry_run:
-        results.append(measured, options.out)
-        print(f"drawn: {_plot(options.config, shares, lines, options.out / f'merge.{options.config}.png')}")
-
-
 def _rows_of(reader: ZooReader, options: _Options) -> pd.DataFrame:
     """The chosen checkpoint of each run."""
     checkpoint = options.checkpoint or reader.details.checkpoints[-2 if len(reader.details.checkpoints) > 1 else -1]
@@ -212,5 +164,49 @@ def _plot(config: str, shares: np.ndarray, lines: Mapping[str, np.ndarray], path
     return save(figure, path)
 
 
-if __name__ == "__main__":
-    main()
+@_command
+def main(options: _Options) -> None:
+    device = choose_device(options.device)
+    folder = find_folder(options.zoo, options.config)
+    reader = open_zoo(folder, options.config, "all")
+    details = reader.details
+    task = load_task(details.definition(Path.cwd()), options.data, lambda: folder / details.task).to(device)
+    test = task.test[slice(0, options.examples)]
+    rows = _rows_of(reader, options)
+    groups = [list(group) for _, group in rows.groupby(list(CONFIGURATION), sort=False).groups.items()]
+    repeated = [group for group in groups if len(group) > 1]
+    pairs = _draw(repeated or [list(rows.index)], options.pairs)
+    ways = _ways(task, options.steps)
+    shares = np.linspace(0, 1, options.points + 2)
+    lines = {way: np.zeros((2, len(pairs), len(shares))) for way in ways}  # losses and accuracies
+    with progress_bar() as bar:
+        shown = bar.add_task("pairs", total=len(pairs) * len(ways))
+        for start in range(0, len(pairs), _PAIRS_AT_ONCE):
+            part = pairs[start : start + _PAIRS_AT_ONCE]
+            ends = (reader.weights(list(side)).to(device) for side in zip(*part, strict=True))
+            first, second = (TransformerWeights.from_flat(reader.spec, end) for end in ends)
+            made_up = nfn.made_up_inputs(second)
+            for way, align in ways.items():
+                aligned = align(first, second, made_up)
+                on_line = [_measure(task, test, nfn.interpolate(aligned, second, float(t)).flat()) for t in shares]
+                lines[way][:, start : start + len(part)] = torch.stack(on_line, dim=2).cpu().numpy()
+                bar.advance(shown, len(part))
+    setting = {"checkpoint": rows["checkpoint"].iloc[0], "examples": len(test)}
+    setting |= {"points": options.points, "steps": options.steps}
+    setting |= {"where": options.where} if options.where else {}
+    estimated, measured = partial(Result.estimated, "merge", options.config, device=device), list[Result]()
+    for way, (losses, accuracies) in lines.items():
+        what = {"n": len(pairs), "variant": way, "setting": setting}
+        for metric, values in (("barrier", losses), ("accuracy_barrier", -accuracies)):
+            barriers = values.max(1) - (values[:, 0] + values[:, -1]) / 2
+            measured += estimated(metric, [barriers.mean()], resampled_means(barriers), **what)
+        measured += estimated("loss_of_ends", [losses[:, [0, -1]].mean()], **what)
+    for count, merged in _merged_losses(reader, task, test, repeated, ways):
+        what = {"n": len(repeated), "setting": setting | {"members": count}}
+        for way, found in merged.items():
+            measured += estimated("merged_loss", [float(np.mean(found))], variant=way, **what)
+    text = render_table("merge", rows=measured)
+    print(for_terminal(text))
+    if not options.dry_run:
+        results.append(measured, options.out)
+        print(f"drawn: {_plot(options.config, shares, lines, options.out / f'merge.{options.config}.png')}")

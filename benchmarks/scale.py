@@ -274,7 +274,3 @@ def main(options: _Read | _Table) -> None:
         _keep(options)
     else:
         _write_tables(options)
-
-
-if __name__ == "__main__":
-    main()

@@ -88,7 +88,3 @@ def main(options: _Options) -> None:
         task = shards[0].record.task
         for name in EMBEDDING_FILES if shards[0].record.embedding_sha256 is not None else ():
             write_atomically(options.out / task / name, (options.source / task / name).read_bytes())
-
-
-if __name__ == "__main__":
-    main()
