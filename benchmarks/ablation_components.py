@@ -18,7 +18,7 @@ from benchmarks.experiment import Experiment
 from benchmarks.tables import MODEL
 
 
-@_command.run
+@_command
 def main(options: TableOptions) -> None:
     experiment = Experiment("ablation_components", options)
     for config in experiment.configs:

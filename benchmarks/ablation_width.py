@@ -35,7 +35,7 @@ from benchmarks.tables import MODEL
 from nfn import TransformerNFN
 
 
-@_command.run
+@_command
 def main(options: _Options) -> None:
     experiment = Experiment("ablation_width", options)
     for config in experiment.configs:

@@ -28,7 +28,7 @@ from benchmarks.experiment import Experiment
 from benchmarks.models.registry import check_models, own_models
 
 
-@_command.run
+@_command
 @own_models()
 def main(options: _Options) -> None:
     experiment, models = Experiment("augmentation", options), check_models(options.models)

@@ -86,7 +86,7 @@ def _named(shards: Sequence[int]) -> str:
     return f"shards {first} to {last}" if in_a_row else f"shards {', '.join(map(str, shards))}"
 
 
-@_command.run
+@_command
 def main(options: _Options) -> None:
     configs, unfinished = find_shards(options.runs)
     for folder in unfinished:

@@ -111,7 +111,7 @@ def _plot(config: str, rows: list[Result], path: Path) -> Path:
     return save(figure, path)
 
 
-@_command.run
+@_command
 def main(options: _Options) -> None:
     for config in choose_configs(options.zoo, options.config):
         zoo = PublishedZoo.read(find_folder(options.zoo, config))  # with the runs, where it is downloaded

@@ -99,7 +99,7 @@ def _train(engine: Engine, configs: list[RunConfig], task: TaskData) -> Tensor:
     return getattr(trainer.state, label)[:, -1].nan_to_num(0.0 if more else math.log(task.spec.classes)).cpu()
 
 
-@_command.run
+@_command
 def main(options: _Options) -> None:
     device = choose_device(options.device)
     task = load_task_data(find_task(options.config), options.data, embedding_folder=options.embedding)

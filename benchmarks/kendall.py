@@ -147,7 +147,7 @@ def _draw(experiment: Experiment, outcomes: Outcomes, parts: Sequence[BenchmarkD
     experiment.announce(plot_histograms({title: measured}, file(name)))
 
 
-@_command.run
+@_command
 @own_models()
 def main(options: _Options) -> None:
     experiment = Experiment("kendall", options, options.folds, options.split)

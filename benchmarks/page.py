@@ -127,7 +127,7 @@ def _take_picture(site: Path, address: str, picture: Path, *, width: int = 1280,
         write_atomically(picture, tab.screenshot())
 
 
-@_command.run
+@_command
 def main(options: _Options) -> None:
     if options.picture and (reason := _missing()):
         raise ValueError(reason)

@@ -224,7 +224,7 @@ def _is_zoo(path: Path) -> bool:
     return (path / MANIFEST_FILE).is_file() if path.exists() else path.suffix not in SUFFIXES
 
 
-@_command.run
+@_command
 def main(options: _Options) -> None:
     zoos = [path for path in options.paths if _is_zoo(Path(path))]
     files = [file for path in options.paths if path not in zoos for file in _files_in(Path(path))]

@@ -239,7 +239,7 @@ def _replace_pair(path: Path, predictor: bytes, card: bytes) -> None:
     write_atomically(beside, card)
 
 
-@_command.run
+@_command
 def main(options: _Options) -> None:
     _check_replaceable(options.out)
     configs = _read(options)

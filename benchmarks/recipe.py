@@ -206,7 +206,7 @@ def _measure(options: _Options, config: str, models: Sequence[str]) -> list[Resu
     return measured
 
 
-@_command.run
+@_command
 @own_models()
 def main(options: _Options) -> None:
     models = check_models(options.models)

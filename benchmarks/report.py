@@ -392,7 +392,7 @@ def find_clone(named: Path | None = None) -> Path:
     raise ValueError(f"no {_TEMPLATES} in {where}: the report is of a clone of the repository, name it with --root")
 
 
-@_command.run
+@_command
 def main(options: _Options) -> None:
     root = find_clone(options.root)
     rows = options.results or root / "benchmarks" / "results"

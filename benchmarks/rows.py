@@ -125,7 +125,7 @@ def _resampled_means(entry: Entry) -> Float[np.ndarray, " b"]:
     return np.take_along_axis(per_seed, draw.integers(len(per_seed), size=per_seed.shape), axis=0).mean(axis=0)
 
 
-@_command.run
+@_command
 @own_models()
 def main(options: _Options) -> None:
     experiment, models = Experiment("rows", options), check_models(options.models)

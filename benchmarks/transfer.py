@@ -51,7 +51,7 @@ def _targets(
     return targets
 
 
-@_command.run
+@_command
 @own_models()
 def main(options: _Options) -> None:
     experiment, models = Experiment("transfer", options), check_models(options.models)

@@ -192,7 +192,7 @@ def _summarize(job: Job, progress: _Progress, before: int) -> bool:
     return not missing
 
 
-@_command.run
+@_command
 def main(options: _Options) -> None:
     # faults in any of these should be found before a cluster starts
     grid = named_task(options.task).grid

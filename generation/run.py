@@ -64,7 +64,7 @@ def _list_shards(job: Job) -> None:
     PlainConsole().print(table)
 
 
-@_command.run
+@_command
 def main(options: _Options) -> None:
     job = Job.of(options, str(choose_device(options.device)))
     shards = job.sweep.shards if options.shard is None else (options.shard,)

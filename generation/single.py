@@ -117,7 +117,7 @@ class _SingleEngine(Engine):
         return accuracy, loss
 
 
-@_command.run
+@_command
 def main(options: _Options) -> None:
     task = named_task(options.task)
     config = RunConfig(

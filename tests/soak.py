@@ -136,7 +136,7 @@ class Options:
     record: Annotated[bool, Option("add the figures to benchmarks/results/soak.jsonl")] = False
 
 
-@Command(__name__, "tests.soak", __doc__, Options).run
+@Command(__name__, "tests.soak", __doc__, Options)
 def main(options: Options) -> None:
     parts = {
         "kills": (soak_kills, options.kills, options.kills),

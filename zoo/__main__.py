@@ -25,6 +25,7 @@ _VERBS = {
     "widths": ("benchmarks.ablation_width", "the paper's ablation of widths"),
     "augmentation": ("benchmarks.augmentation", "checkpoints moved by group elements"),
     "transfer": ("benchmarks.transfer", "predictors tested on other configs and checkpoints"),
+    "scale": ("benchmarks.scale", "tables at the number of rows of the paper, from a few numbers of every run"),
     "rows": ("benchmarks.rows", "tau against the number of training rows, and the curve"),
     "merge": ("benchmarks.merge", "what lies between two runs, plain and aligned, and merged runs"),
     "recipe": ("benchmarks.recipe", "which recipe made these weights"),

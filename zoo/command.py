@@ -11,7 +11,7 @@ _command = Command(__name__, "zoo.verify", __doc__, _Options)  # answers --help 
 import torch  # whatever takes a second to import comes after it
 
 
-@_command.run
+@_command
 def main(options: _Options) -> None: ...  # the last definition
 """
 
@@ -122,15 +122,13 @@ class Command(Generic[_T]):
         return options
 
     def __call__(self, run: Callable[[_T], None]) -> Callable[..., None]:
+        """Decorates the last definition of a module: where that is run as a command, it is called at once."""
+
+        @_guarded
         @functools.wraps(run)
         def main(arguments: list[str] | None = None) -> None:
             run(self.parse(arguments))
 
-        return _guarded(main)
-
-    def run(self, run: Callable[[_T], None]) -> Callable[..., None]:
-        """The same for the last definition of a module: where that is run as a command, it is called at once."""
-        main = self(run)
         if self.is_run:
             main()
         return main

@@ -186,7 +186,7 @@ def _draw(selected: _Selected, histograms: Path | None, folder: Path | None) -> 
                 yield plot_marginals(config, rows, varied, label, folder / f"marginals.{config}.png")
 
 
-@_command.run
+@_command
 def main(options: _Options) -> None:
     folder = find_folder(options.zoo, options.config)
     configs = [options.config] if options.config else list(PublishedZoo.read(folder).configs)

@@ -145,7 +145,7 @@ def _form_of(out: Path) -> str:
     return "safetensors"
 
 
-@_command.run
+@_command
 def main(options: _Options) -> None:
     splits = parse_splits(options.split)
     form = options.format or _form_of(options.out)

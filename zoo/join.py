@@ -80,7 +80,7 @@ def _copy_file(zoo: PublishedZoo, name: str, folder: Path, files: dict[str, File
         shutil.copyfileobj(source, target)
 
 
-@_command.run
+@_command
 def main(options: _Options) -> None:
     _join(options.zoos, options.out, stated=options)
     report(options.out)

@@ -266,7 +266,7 @@ def report(out: Path) -> None:
     print(f"{printable(out)}: {len(zoo.manifest.files)} files, {size:,.1f} MB")
 
 
-@_command.run
+@_command
 def main(options: _Options) -> None:
     if options.push_to_hub:
         check_login(options.push_to_hub)

@@ -247,7 +247,7 @@ def _same_test_set(recorded: str, source: str) -> bool:
     return recorded == source or recorded.startswith(f"{source}, ")
 
 
-@_command.run
+@_command
 def main(options: _Options) -> None:
     folder = find_folder(options.zoo)
     zoo = PublishedZoo.read(folder)

@@ -198,7 +198,7 @@ def _table(options: _Table) -> None:
 _VERBS: dict[type, Callable[..., None]] = {_Check: _check, _Submit: _submit, _Table: _table}
 
 
-@_command.run
+@_command
 @own_models()
 def main(options: _Check | _Submit | _Table) -> None:
     _VERBS[type(options)](options)

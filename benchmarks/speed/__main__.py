@@ -257,7 +257,7 @@ _BENCHMARKS: dict[type[_Shared], Callable[[Any], Iterator[Result]]] = {
 }
 
 
-@_command.run
+@_command
 def main(options: _Shared) -> None:
     if (threads := getattr(options, "threads", None)) is not None:
         torch.set_num_threads(threads)

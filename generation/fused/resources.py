@@ -80,7 +80,7 @@ def _measure(kernel: str, spec: TransformerSpec, architecture: str, variant: Var
     return int(registers[1]), int(spilled[1]), threads, shared
 
 
-@_command.run
+@_command
 def main(options: _Options) -> None:
     specs = [with_dimensions(SPECS[task], chosen_dimensions(vars(options))) for task in options.task]
     if found := [line for spec in specs for line in misfits(spec)]:

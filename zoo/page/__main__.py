@@ -31,6 +31,6 @@ from zoo.page.tables import read_predictions
 from zoo.page.writing import run
 
 
-@_command.run
+@_command
 def main(options: _Options) -> None:
     run(options, read_predictions(options.predictions) if options.predictions else [])
