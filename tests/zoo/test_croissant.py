@@ -30,7 +30,7 @@ def test_mlcroissant_reads_the_runs(zoo_folder, bundled):
     dataset = mlcroissant.Dataset(folder / "croissant.json")
     assert not dataset.metadata.ctx.issues.errors
     for config in Manifest.read(folder).details["configs"]:
-        runs = zoo.open(folder, config).runs
+        runs = zoo.open(folder, config).runs.drop(columns="has_weights")  # which follows from the checkpoints
         records = list(dataset.records(f"{config}-runs"))
         assert len(records) == len(runs)
         for record, run in zip(records, runs.to_dict("records"), strict=True):
