@@ -65,7 +65,7 @@ def test_networks_read_stored_numbers_as_they_read_weights():
 
 def test_the_table_finds_the_numbers_that_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """Accuracies that follow from the first component, and from nothing else that was kept."""
-    random, count = np.random.default_rng(0), 300
+    random, count = np.random.default_rng(0), 200
     numbers = {"gauge_nfn": 384, "raw_moments": 52, "statnn": 154}
     features = {name: random.normal(size=(count, size)).astype(np.float16) for name, size in numbers.items()}
     features["gauge_nfn"] *= np.where(np.arange(384) < 1, 3, 0.05).astype(np.float16)
@@ -87,7 +87,7 @@ def test_the_table_finds_the_numbers_that_tell(tmp_path: Path, capsys: pytest.Ca
     path = tmp_path / "features" / "mnist" / "shard-00000.parquet"
     path.parent.mkdir(parents=True)
     pq.write_table(table, path)
-    options = ["--config", "mnist", "--sizes", "100", "--seeds", "1", "--epochs", "15", "--device", "cpu"]
+    options = ["--config", "mnist", "--sizes", "100", "--seeds", "1", "--epochs", "8", "--device", "cpu"]
     main(["table", *options, "--out", str(tmp_path)])
     rows = results.read("scale", tmp_path)
     taus = {(row.model, str(row.setting["rows"])): row.value for row in rows if row.metric == "tau"}

@@ -154,9 +154,9 @@ def test_made_up_inputs_bring_a_moved_copy_back(spec: TransformerSpec, generator
 def test_what_networks_do_brings_them_closer_than_weights_do():
     u, v = trained(0), trained(1)
     both = TransformerWeights.from_flat(SHAKESPEARE, torch.stack([u.flat(), v.flat()]))
-    inputs = made_up_inputs(both, 64)
+    inputs = made_up_inputs(both, 32)
 
-    others = (made_up_inputs(both, 64, seed=9),)
+    others = (made_up_inputs(both, 32, seed=9),)
 
     def loss(weights: TransformerWeights) -> float:
         """Beside the mean of both networks' answers, on texts that the steps have not seen."""
