@@ -5,8 +5,7 @@
 
 Kept of each run at 75 % of its epochs, in half precision: the principal components of invariants and responses that the
 Gauge-NFN of this package reads, which was fitted on other runs; raw moments; the seven statistics of STATNN, here of
-the embedding too. Half precision, and components that are not those of the training rows, cost no τ that can be seen:
-LOG.md. The table needs no weights. It is split like the zoo, by run. Writes OUT/scale.jsonl and OUT/scale.md.
+the embedding too. The table needs no weights, and its splits are the zoo's. Writes OUT/scale.jsonl and OUT/scale.md.
 """
 
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from benchmarks import paper
 from benchmarks.options import EPOCHS, Epochs
 from zoo.checked import Count
 from zoo.command import Argument, Command, Device, Option
@@ -263,7 +261,7 @@ def _write_tables(options: _Table) -> None:
         measured = list(_measured(config, options))
         results.append_new(measured, options.out)
         rows += measured
-    text = render_table("scale", rows=rows, models=MODELS, paper=paper)
+    text = render_table("scale", rows=rows, models=MODELS)
     write_atomically(options.out / "scale.md", f"{text}\n".encode())
     print(for_terminal(text))
 

@@ -112,9 +112,9 @@ class GaugeNFN(Predictor):
 
     def _features(self, source: str, weights: TransformerWeights) -> Float[Tensor, "*batch features"]:
         known = self.known[source]
-        if not (known.texts and self.spec.vocabulary and self.spec.causal):
+        if not known.texts or not hasattr(self, "texts"):
             return known.features(weights)
-        return known.features(weights, self.get_buffer("texts").long().clamp(0, self.spec.vocabulary - 1))
+        return known.features(weights, self.get_buffer("texts").long().clamp(0, self.spec.classes - 1))
 
     def _principal(self, source: str) -> PrincipalComponents:
         module = self.get_submodule(self.known[source].component)
