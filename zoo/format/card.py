@@ -122,8 +122,7 @@ def _example(manifest: Manifest, details: dict[str, ConfigDetails], folder: Path
     name, config = next((each for each in details.items() if each[1].filled_splits), next(iter(details.items())))
     label, more = usual_label(config.spec)
     chosen = {"config": name, "weights": config.spec.num_parameters, "split": None, "threshold": None}
-    chosen |= {"label": label, "more_is_better": more}
-    chosen["checkpoint"] = config.checkpoints[len(config.checkpoints) // 2 - 1]
+    chosen |= {"label": label, "more_is_better": more, "checkpoint": config.usual_checkpoint}
     if splits := config.filled_splits:
         values = []
         for file in split_files(manifest, name, splits[0]):
