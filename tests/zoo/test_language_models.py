@@ -67,7 +67,7 @@ def model() -> zoo.ZooTransformer:
 @pytest.mark.parametrize(
     ("preset", "notice"),
     [
-        ("paper", "> **`shakespeare` is not one of the paper's tasks**: its protocol is that of `shakespeare.toml`"),
+        ("paper", "> **Language models are not in the paper**: the protocol of `shakespeare` is that of `shakespeare.toml`"),
         ("demo", "not with its task's own protocol. It has the right form; its losses are not those of a whole"),
     ],
 )

