@@ -14,7 +14,7 @@ INSTALLED := $(VENV)/.installed
 .PHONY: demo test test-all check browser clean
 
 demo: $(INSTALLED)
-	@echo "1. The bundled sample: 300 transformers, four checkpoints of each. What it holds:"
+	@echo "1. The bundled sample: transformers trained on images, news and Shakespeare. What it holds:"
 	$(RUN) -m zoo.describe small-transformer-zoo --plots demo/plots
 	@echo "2. A fitted predictor ranks checkpoints that it has not seen by their weights alone, beside what was measured:"
 	$(RUN) -m benchmarks.predict small-transformer-zoo --config mnist --top 5

@@ -17,7 +17,8 @@ COMMANDS = [
     "benchmarks.leaderboard.__main__",
     "benchmarks.speed.__main__",
     "zoo.page.__main__",
-    "generation.fused.resources",
+    "tests.browser",
+    "tests.kernel_resources",
     "tests.soak",
 ]
 SHOWN = re.compile(r"\(default: ([^()]+)\)$")

@@ -80,7 +80,7 @@ class MeasureArguments(EvaluateArguments):
 
 
 Arguments = TrainArguments | EvaluateArguments
-KERNELS: tuple[type[Arguments], ...] = (TrainArguments, EvaluateArguments, MeasureArguments)
+_KERNELS: tuple[type[Arguments], ...] = (TrainArguments, EvaluateArguments, MeasureArguments)
 
 
 @cache
@@ -103,7 +103,7 @@ def _pack(arguments: Arguments, device: torch.device) -> ctypes.Structure:
     return _layout(type(arguments))(*values)
 
 
-SOURCES = Path(__file__).parent / "kernels"
+_SOURCES = Path(__file__).parent / "kernels"
 
 
 def _offset_macro(tensor: str) -> str:
@@ -135,7 +135,7 @@ def _macros(spec: TransformerSpec, variant: Variant) -> list[tuple[str, str]]:
     return [*numbers, *((name, f"{number}f") for name, number in floats.items()), *variant.macros(spec)]
 
 
-def compiler_options(spec: TransformerSpec, architecture: str, variant: Variant) -> dict[str, Any]:
+def _compiler_options(spec: TransformerSpec, architecture: str, variant: Variant) -> dict[str, Any]:
     return {
         "std": "c++17",
         "arch": architecture + variant.suffix,
@@ -147,14 +147,14 @@ def compiler_options(spec: TransformerSpec, architecture: str, variant: Variant)
 def _machine_code(kernel: str, spec: TransformerSpec, architecture: str, variant: Variant) -> bytes:
     """The kernel as a cubin for an architecture such as "sm_90", from the cache or compiled now. It needs no GPU."""
     core, nvrtc = import_module("cuda.core"), import_module("cuda.bindings.nvrtc")
-    sources = {path.name: path.read_text(encoding="utf-8") for path in sorted(SOURCES.iterdir())}
+    sources = {path.name: path.read_text(encoding="utf-8") for path in sorted(_SOURCES.iterdir())}
     _, *compiler = nvrtc.nvrtcVersion()
-    options = compiler_options(spec, architecture, variant)
+    options = _compiler_options(spec, architecture, variant)
     made_of = json.dumps([kernel, sources, options, compiler])
     path = cache_folder() / f"{kernel}-{spec.task}-{hashlib.sha256(made_of.encode()).hexdigest()[:32]}.cubin"
     if path.exists():
         return path.read_bytes()
-    program_options = core.ProgramOptions(include_path=str(SOURCES), name=f"{kernel}.cu", **options)
+    program_options = core.ProgramOptions(include_path=str(_SOURCES), name=f"{kernel}.cu", **options)
     code = bytes(core.Program(sources[f"{kernel}.cu"], "c++", program_options).compile("cubin").code)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -182,8 +182,8 @@ class CudaKernels:
             self._kernels: dict[str, tuple[Any, int, int]] = {}
             needs = torch.zeros(4, dtype=torch.int32, device=self.device)
             with ThreadPoolExecutor() as pool:  # compiling takes seconds
-                compiled = pool.map(lambda kind: _machine_code(kind.kernel, spec, architecture, variant), KERNELS)
-            for kind, cubin in zip(KERNELS, compiled, strict=True):
+                compiled = pool.map(lambda kind: _machine_code(kind.kernel, spec, architecture, variant), _KERNELS)
+            for kind, cubin in zip(_KERNELS, compiled, strict=True):
                 name = kind.kernel
                 code = core.ObjectCode.from_cubin(cubin, name=name)
                 self._start(code.get_kernel(f"{name}_needs"), (1, 1), 1, 0, ctypes.c_void_p(needs.data_ptr()))

@@ -204,13 +204,13 @@ class Variant:
         return [(name, str(number)) for name, number in numbers.items()]
 
 
-VARIANTS = (
+_VARIANTS = (
     Variant("large", 227, capability=_NEWER),
     Variant("medium", 163, capability=_OLDEST),
     Variant("small", 99, capability=_OLDEST),
 )
 """From the fastest to the one that needs least: H100, H200 and B200; A100; RTX 3090, 4090 and 5090, A40, L40S."""
-_LARGEST, _SMALLEST = VARIANTS[0], VARIANTS[-1]
+_LARGEST, _SMALLEST = _VARIANTS[0], _VARIANTS[-1]
 
 
 def _spill_gradients(spec: TransformerSpec) -> bool:
@@ -231,16 +231,16 @@ def _ways(spec: TransformerSpec) -> list[_SharedMemory]:
 
 def _smallest_variant(spec: TransformerSpec) -> Variant | None:
     """The one that needs least of a GPU and has room for this transformer."""
-    return next((variant for variant in reversed(VARIANTS) if variant.use(spec)), None)
+    return next((variant for variant in reversed(_VARIANTS) if variant.use(spec)), None)
 
 
 def best_variant(spec: TransformerSpec, shared_bytes: int, capability: tuple[int, int]) -> Variant | None:
     """The fastest that fits."""
-    return next((variant for variant in VARIANTS if variant.fits(spec, shared_bytes, capability)), None)
+    return next((variant for variant in _VARIANTS if variant.fits(spec, shared_bytes, capability)), None)
 
 
 def variant_named(name: str) -> Variant:
-    return next(variant for variant in VARIANTS if variant.name == name)
+    return next(variant for variant in _VARIANTS if variant.name == name)
 
 
 def obstacle(
@@ -271,10 +271,10 @@ def obstacle(
         )
     if variant is not None and not variant.fits(spec, shared_bytes, capability):
         return f"its {variant.name} variant does not fit this transformer or {properties.name}"
-    return missing_compiler()
+    return _missing_compiler()
 
 
-def missing_compiler() -> str | None:
+def _missing_compiler() -> str | None:
     """The package to install where NVIDIA's runtime compiler is missing, in one line; None where it is not."""
     return missing("it", ["cuda.core", "cuda.bindings"])
 

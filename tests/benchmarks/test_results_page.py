@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from benchmarks import page, results
-from benchmarks.page import _missing, _take_picture
 from benchmarks.report import _RANKING
 from benchmarks.results import ResultIndex
 from benchmarks.tables import main_setting
+from tests import browser
+from tests.browser import missing_browser
 from tests.fabricated import TINY_MNIST, fabricate_shard, publish
 from tests.refusal import refusal
 from tests.zoo.written_page import head_of
@@ -81,19 +82,16 @@ def test_the_command_writes_a_page_with_them(small_zoo: Path, tmp_path: Path, mo
 
 
 @pytest.mark.long
-@pytest.mark.skipif(_missing() is not None, reason=_missing() or "")
+@pytest.mark.skipif(missing_browser() is not None, reason=missing_browser() or "")
 def test_a_picture_of_the_page_is_taken(small_zoo: Path, tmp_path: Path) -> None:
-    page.main([str(small_zoo), str(tmp_path / "site"), "--picture", str(tmp_path / "page.png")])
+    page.main([str(small_zoo), str(tmp_path / "site")])
+    browser.main([str(tmp_path / "site"), str(tmp_path / "page.png")])
     assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_picture_without_a_browser_is_refused_before_the_page_is_written(
-    small_zoo: Path, tmp_path: Path, monkeypatch, capsys
-) -> None:
-    monkeypatch.setattr("benchmarks.page._find_chromium", lambda: None)
-    words = [str(small_zoo), str(tmp_path / "site"), "--picture", str(tmp_path / "page.png")]
-    assert "make browser" in refusal(page.main, words, capsys)
-    assert not (tmp_path / "site").exists()
+def test_a_picture_without_a_browser_is_refused(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(browser, "_find_chromium", lambda: None)
+    assert "make browser" in refusal(browser.main, [str(tmp_path), str(tmp_path / "page.png")], capsys)
 
 
 def test_a_picture_is_taken_of_a_page_with_a_relative_path(tmp_path: Path, monkeypatch) -> None:
@@ -105,7 +103,8 @@ def test_a_picture_is_taken_of_a_page_with_a_relative_path(tmp_path: Path, monke
     def launched() -> Iterator[Any]:
         yield SimpleNamespace(new_page=lambda **options: tab)
 
-    monkeypatch.setattr("benchmarks.page._launched", launched)
-    _take_picture(Path("site"), "#mnist", Path("docs/page.png"))
+    monkeypatch.setattr(browser, "launched", launched)
+    monkeypatch.setattr(browser, "missing_browser", lambda: None)
+    browser.main(["site", "docs/page.png", "--show", "#mnist"])
     assert opened == [f"{(tmp_path / 'site' / 'index.html').as_uri()}#mnist"]
     assert Path("docs/page.png").read_bytes() == b"png"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from generation.fused.compiled import KERNELS, SOURCES, Arguments, TrainArguments, _layout, _macros, _pack
+from generation.fused.compiled import _KERNELS, _SOURCES, Arguments, TrainArguments, _layout, _macros, _pack
 from generation.fused.variants import _LARGEST, Variant
 from zoo.storage.atomic import exclusive
 from zoo.transformer.spec import TransformerSpec
@@ -18,7 +18,7 @@ from zoo.transformer.spec import TransformerSpec
 EMULATOR = Path(__file__).parent / "emulator"
 
 
-def build(spec: TransformerSpec, variant: Variant, sources: Path = SOURCES) -> Path:
+def build(spec: TransformerSpec, variant: Variant, sources: Path = _SOURCES) -> Path:
     """The shared library of a task, compiled by the first test that needs it."""
     compiler = shutil.which("g++")
     if compiler is None:
@@ -46,13 +46,13 @@ class EmulatedKernels:
     device = torch.device("cpu")
 
     def __init__(
-        self, spec: TransformerSpec, schedule: int = 0, sources: Path = SOURCES, variant: Variant = _LARGEST
+        self, spec: TransformerSpec, schedule: int = 0, sources: Path = _SOURCES, variant: Variant = _LARGEST
     ) -> None:
         self.library = ctypes.CDLL(str(build(spec, variant, sources)))
         self.schedule = schedule
         self.examples_at_once = variant.shared_memory(spec).examples_at_once
         self.shared_bytes: dict[str, int] = {}
-        for kind in KERNELS:
+        for kind in _KERNELS:
             needs = (ctypes.c_int32 * 4)()
             getattr(self.library, f"{kind.kernel}_needs")(needs)
             self.shared_bytes[kind.kernel] = needs[1]

@@ -13,7 +13,7 @@ from small_tasks import few_digits, few_news, few_scans, few_windows
 
 from generation.fused.compiled import CudaKernels
 from generation.fused.engine import FusedEngine
-from generation.fused.variants import VARIANTS
+from generation.fused.variants import _VARIANTS
 from generation.population.engine import PopulationState
 from generation.protocol import Protocol, RunConfig
 from zoo.format.hyperparameters import OPTIMIZERS
@@ -28,7 +28,7 @@ def main() -> None:
     texts = (few_news(64, 70, spec) for spec in (AGNEWS, DEEP, WIDE))
     added = few_news(64, 70, replace(AGNEWS, task="added", residual=True))
     tasks = few_digits(64, 70), few_scans(64, 70, SQUARES, 24, 24), *texts, added, few_windows(64, 70, SHAKESPEARE)
-    for task, variant in product(tasks, VARIANTS):
+    for task, variant in product(tasks, _VARIANTS):
         if variant.use(task.spec) is None:
             continue
         protocol = Protocol(epochs=2, warmup_epochs=1, batch_size=32)

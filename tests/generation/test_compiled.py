@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from generation.fused import compiled
-from generation.fused.resources import _ARCHITECTURES, _fits, _measure, main
-from generation.fused.variants import _LARGEST, _SMALLEST, VARIANTS, Variant
+from generation.fused.variants import _LARGEST, _SMALLEST, _VARIANTS, Variant
+from tests.kernel_resources import _ARCHITECTURES, _fits, _measure, main
 from tests.refusal import refusal
 from zoo.reading.locate import _CACHE_VARIABLE
 from zoo.transformer.spec import AGNEWS, MNIST, SHAKESPEARE, TransformerSpec
@@ -27,7 +27,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("spec", [MNIST, AGNEWS, SHAKESPEARE], ids=lambda spec: spec.task)
 @pytest.mark.parametrize(
     ("kernel", "architecture", "variant"),
-    [("train_epoch", "sm_90", _LARGEST), ("evaluate", "sm_100", _LARGEST), ("evaluate", "sm_80", VARIANTS[1])],
+    [("train_epoch", "sm_90", _LARGEST), ("evaluate", "sm_100", _LARGEST), ("evaluate", "sm_80", _VARIANTS[1])],
     ids=["train_epoch-sm_90", "evaluate-sm_100", "evaluate-sm_80"],
 )
 def test_kernels_compile(kernel: str, spec: TransformerSpec, architecture: str, variant: Variant) -> None:
@@ -42,10 +42,10 @@ def test_kernels_compile(kernel: str, spec: TransformerSpec, architecture: str, 
 def test_kernels_of_another_shape_compile_and_spill_no_more(blocks: int, most_spilled: int) -> None:
     """45 tokens of an image and 16 classes; with four blocks gradients wait in device memory."""
     spec = TransformerSpec("strips", classes=16, tokens=45, patch_size=4, blocks=blocks)
-    registers, spilled, _, shared = _measure("train_epoch", spec, "sm_80", VARIANTS[1])
+    registers, spilled, _, shared = _measure("train_epoch", spec, "sm_80", _VARIANTS[1])
     assert registers <= 255
     assert spilled <= most_spilled
-    assert 0 < shared <= VARIANTS[1].shared_bytes
+    assert 0 < shared <= _VARIANTS[1].shared_bytes
 
 
 def test_compiled_code_is_kept_and_named_after_everything_it_is_made_of(
@@ -58,11 +58,11 @@ def test_compiled_code_is_kept_and_named_after_everything_it_is_made_of(
     assert compiled._machine_code("evaluate", MNIST, "sm_90", _LARGEST) == b"from the cache"
     changed = tmp_path / "kernels"
     changed.mkdir()
-    for source in compiled.SOURCES.iterdir():
+    for source in compiled._SOURCES.iterdir():
         (changed / source.name).write_bytes(source.read_bytes())
     with (changed / "norm.cuh").open("a") as header:
         header.write("// changed\n")
-    monkeypatch.setattr(compiled, "SOURCES", changed)
+    monkeypatch.setattr(compiled, "_SOURCES", changed)
     assert compiled._machine_code("evaluate", MNIST, "sm_90", _LARGEST).startswith(ELF)
 
 
@@ -74,14 +74,15 @@ def test_a_cache_that_cannot_be_written_does_not_stop_a_run(cache: Path) -> None
 
 @pytest.mark.long
 def test_resources_of_the_smallest_variant() -> None:
-    """One of the rows that ``python -m generation.fused.resources`` prints."""
+    """One of the rows that ``python -m tests.kernel_resources`` prints."""
     registers, spilled, threads, shared = _measure("train_epoch", MNIST, "sm_86", _SMALLEST)
     assert registers <= 255
     assert spilled < 256
     assert threads == 256
     assert 0 < shared <= _SMALLEST.shared_bytes
     best = {
-        architecture: next(v.name for v in VARIANTS if _fits(v, architecture, MNIST)) for architecture in _ARCHITECTURES
+        architecture: next(v.name for v in _VARIANTS if _fits(v, architecture, MNIST))
+        for architecture in _ARCHITECTURES
     }
     assert best == {
         "sm_80": "medium", "sm_86": "small", "sm_89": "small", "sm_90": "large", "sm_100": "large", "sm_120": "small",

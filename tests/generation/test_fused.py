@@ -23,15 +23,15 @@ from torch import Tensor
 import zoo
 from generation.data import TrainingInputs, epoch_batches
 from generation.fused.compiled import (
-    KERNELS,
-    SOURCES,
+    _KERNELS,
+    _SOURCES,
     Arguments,
     CudaKernels,
     _layout,
     _macros,
 )
 from generation.fused.engine import FusedEngine, _adam_corrections, _arrange, _epoch_examples, _optimizer_rules
-from generation.fused.variants import _LARGEST, _SMALLEST, VARIANTS, Variant, best_variant, misfits, obstacle
+from generation.fused.variants import _LARGEST, _SMALLEST, _VARIANTS, Variant, best_variant, misfits, obstacle
 from generation.population import trainer
 from generation.population.engine import PopulationState
 from generation.population.torch_engine import TorchEngine
@@ -83,7 +83,7 @@ def test_gradients_are_those_of_float64_autograd(
 
 def with_mistake(folder: Path, header: str, right: str, wrong: str) -> Path:
     """The kernels' sources with one change."""
-    for source in SOURCES.iterdir():
+    for source in _SOURCES.iterdir():
         (folder / source.name).write_bytes(source.read_bytes())
     text = (folder / header).read_text()
     assert text.count(right) == 1
@@ -159,14 +159,14 @@ def test_every_variant_gives_the_same_bytes(name: str, tasks: dict[str, TaskData
         return torch.cat([state.weights[0], state.first[0], state.second[0], trained, *measured])
 
     expected = result(_LARGEST)
-    for schedule, variant in enumerate(VARIANTS[1:], 1):
+    for schedule, variant in enumerate(_VARIANTS[1:], 1):
         assert torch.equal(result(variant, schedule), expected), variant.name
 
 
 def test_the_best_variant_is_the_first_that_fits() -> None:
     kib = 1024
     assert best_variant(MNIST, 227 * kib, (9, 0)) == best_variant(MNIST, 227 * kib, (10, 0)) == _LARGEST
-    assert best_variant(MNIST, 227 * kib, (8, 0)) == best_variant(MNIST, 163 * kib, (8, 0)) == VARIANTS[1]
+    assert best_variant(MNIST, 227 * kib, (8, 0)) == best_variant(MNIST, 163 * kib, (8, 0)) == _VARIANTS[1]
     assert best_variant(MNIST, 99 * kib, (8, 6)) == best_variant(MNIST, 99 * kib, (12, 0)) == _SMALLEST
     assert best_variant(MNIST, 64 * kib, (7, 5)) is None
 
@@ -334,11 +334,11 @@ def test_rules_of_the_optimizers_as_the_kernel_reads_them() -> None:
     torch.testing.assert_close(corrections[0], torch.tensor([1 - 0.9**10, (1 - 0.999**10) ** 0.5]))
 
 
-@pytest.mark.parametrize("kind", KERNELS)
+@pytest.mark.parametrize("kind", _KERNELS)
 def test_the_kernels_and_python_agree_about_the_arguments(kind: type[Arguments]) -> None:
     """Names, order, and which are addresses; the emulator and the GPU compare the sizes of the structs as well."""
     name = "TrainArguments" if kind.kernel == "train_epoch" else "EvaluateArguments"
-    sources = (path.read_text(encoding="utf-8") for path in SOURCES.iterdir())
+    sources = (path.read_text(encoding="utf-8") for path in _SOURCES.iterdir())
     (rest,) = (text.partition(f"struct {name} {{\n")[2] for text in sources if f"struct {name} {{" in text)
     body, _, _ = rest.partition("\n\n")
     members = re.findall(r"^ +(?:const )?\w+(\*?) (\w+);", body, flags=re.MULTILINE)
@@ -492,7 +492,7 @@ class TestOnAGpu:
     @pytest.mark.parametrize("dropout", [0.0, 0.2])
     @pytest.mark.parametrize("trained", [False, True], ids=["initial", "trained"])
     @pytest.mark.parametrize("name", ["mnist", "agnews"])
-    @pytest.mark.parametrize("variant", VARIANTS[1:], ids=lambda variant: variant.name)
+    @pytest.mark.parametrize("variant", _VARIANTS[1:], ids=lambda variant: variant.name)
     def test_gradients_of_the_smaller_variants(
         self, variant: Variant, name: str, trained: bool, dropout: float, tasks: dict[str, TaskData]
     ) -> None:

@@ -17,7 +17,7 @@ from small_tasks import few_news, few_scans, few_windows
 from torch import Tensor
 
 from generation.fused.variants import (
-    VARIANTS,
+    _VARIANTS,
     Variant,
     _evaluate_groups,
     _keys_and_values,
@@ -31,7 +31,7 @@ from generation.population.torch_engine import TorchEngine
 from zoo.tasks.examples import TaskData
 from zoo.transformer.spec import PAPER_SPECS, SHAKESPEARE, TransformerSpec
 
-LARGE, MEDIUM, SMALL = VARIANTS
+LARGE, MEDIUM, SMALL = _VARIANTS
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def test_the_kernels_take_as_much_shared_memory_as_python_computes(shape: Shape)
 @pytest.mark.parametrize("spec", PAPER_SPECS.values(), ids=PAPER_SPECS)
 def test_the_papers_transformers_are_trained_as_they_were_measured(spec: TransformerSpec) -> None:
     """Machine code was timed and profiled for these uses of shared memory."""
-    assert [variant.use(spec) for variant in VARIANTS] == [
+    assert [variant.use(spec) for variant in _VARIANTS] == [
         _SharedMemory(3, all_weights=True),
         _SharedMemory(2, all_weights=True),
         _SharedMemory(1, all_weights=True),

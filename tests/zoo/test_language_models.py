@@ -67,7 +67,10 @@ def model() -> zoo.ZooTransformer:
 @pytest.mark.parametrize(
     ("preset", "notice"),
     [
-        ("paper", "> **Language models are not in the paper**: the protocol of `shakespeare` is that of `shakespeare.toml`"),
+        (
+            "paper",
+            "**Language models are not in the paper**: the protocol of `shakespeare` is that of `shakespeare.toml`",
+        ),
         ("demo", "not with its task's own protocol. It has the right form; its losses are not those of a whole"),
     ],
 )

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 import zoo
-from benchmarks.page import _DRAWN, _launched, _missing, _show
+from tests.browser import DRAWN, launched, missing_browser, show
 from tests.fabricated import TINY_SHAKESPEARE, fabricate_shard, publish
 from tests.zoo.conftest import invent_digits
 from tests.zoo.hostile_text import HOSTILE, make_hostile
@@ -28,13 +28,13 @@ from zoo.tasks.task_file import TaskFile
 pytestmark = pytest.mark.long
 FIRST_CHART_SECONDS = 30  # about one on an idle machine
 
-if reason := _missing():
+if reason := missing_browser():
     pytest.skip(reason, allow_module_level=True)
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with _launched() as opened:
+    with launched() as opened:
         yield opened
 
 
@@ -72,10 +72,10 @@ class OpenPage:
         self.tab.on("pageerror", lambda error: self.errors.append(str(error)))
         self.tab.on("dialog", lambda dialog: self.errors.append(dialog.message))
         self.tab.on("request", lambda request: self.requests.append(request.url))
-        _show(self.tab, site, address)
+        show(self.tab, site, address)
 
     def drawn(self) -> "OpenPage":
-        self.tab.wait_for_selector(_DRAWN)
+        self.tab.wait_for_selector(DRAWN)
         return self
 
     def until(self, expression: str, value: Any) -> None:

@@ -1,8 +1,8 @@
 """The registers and the memory that each variant of the kernels takes on each architecture; it needs no GPU.
 
-python -m generation.fused.resources                            a table: registers, spilled bytes, shared memory
-python -m generation.fused.resources --architecture sm_80 sm_90 --task mnist
-python -m generation.fused.resources --dim 64 --hidden-dim 128  of transformers with other dimensions than the paper's
+python -m tests.kernel_resources                            a table: registers, spilled bytes, shared memory
+python -m tests.kernel_resources --architecture sm_80 sm_90 --task mnist
+python -m tests.kernel_resources --dim 64 --hidden-dim 128  of transformers with other dimensions than the paper's
 """
 
 from dataclasses import dataclass
@@ -30,15 +30,15 @@ class _Options(DimensionOptions):
     task: Annotated[tuple[str, ...], Option("whose transformers", choices=tuple(SPECS))] = tuple(SPECS)
 
 
-_command = Command(__name__, "generation.fused.resources", __doc__, _Options)
+_command = Command(__name__, "tests.kernel_resources", __doc__, _Options)
 
 import io
 import re
 from importlib import import_module
 from itertools import product
 
-from generation.fused.compiled import KERNELS, SOURCES, compiler_options
-from generation.fused.variants import VARIANTS, Variant, misfits, missing_compiler
+from generation.fused.compiled import _KERNELS, _SOURCES, _compiler_options
+from generation.fused.variants import _VARIANTS, Variant, _missing_compiler, misfits
 
 _NUMBER = "\ntemplate <int N> __global__ void number() {}\n"
 _CONSTANTS = {
@@ -62,12 +62,12 @@ def _measure(kernel: str, spec: TransformerSpec, architecture: str, variant: Var
     its number.
     """
     core = import_module("cuda.core")
-    source = (SOURCES / f"{kernel}.cu").read_text(encoding="utf-8") + _NUMBER
+    source = (_SOURCES / f"{kernel}.cu").read_text(encoding="utf-8") + _NUMBER
     options = core.ProgramOptions(
-        include_path=str(SOURCES),
+        include_path=str(_SOURCES),
         name=f"{kernel}.cu",
         ptxas_options="-v",
-        **compiler_options(spec, architecture, variant),
+        **_compiler_options(spec, architecture, variant),
     )
     log = io.StringIO()
     names = [f"number<{constant}>" for constant in _CONSTANTS[kernel]]
@@ -85,15 +85,17 @@ def main(options: _Options) -> None:
     specs = [with_dimensions(SPECS[task], chosen_dimensions(vars(options))) for task in options.task]
     if found := [line for spec in specs for line in misfits(spec)]:
         raise ValueError(f"the fused kernels cannot train that: {found[0]}")
-    if missing := missing_compiler():
+    if missing := _missing_compiler():
         raise ValueError(f"the fused engine cannot be compiled here: {missing}")
     print(_ROW.format("GPU", "variant", "task", "kernel", "registers", "bytes spilled", "threads", "shared"))
     for architecture in options.architecture:
-        for variant, spec in product(VARIANTS, specs):
-            for kind in KERNELS if _fits(variant, architecture, spec) else ():
+        for variant, spec in product(_VARIANTS, specs):
+            for kind in _KERNELS if _fits(variant, architecture, spec) else ():
                 numbers = _measure(kind.kernel, spec, architecture, variant)
                 print(_ROW.format(architecture, variant.name, spec.task, kind.kernel, *numbers), flush=True)
-        too_large = [spec.task for spec in specs if not any(_fits(variant, architecture, spec) for variant in VARIANTS)]
+        too_large = [
+            spec.task for spec in specs if not any(_fits(variant, architecture, spec) for variant in _VARIANTS)
+        ]
         if too_large:
             kibibytes = _ARCHITECTURES[architecture][1]
             print(f"{architecture:8} no variant fits {', '.join(too_large)} in {kibibytes} KiB of shared memory")
