@@ -227,7 +227,7 @@ class _Contents:
         """
         if benchmark == "kendall" and where is None:
             where = next((_IN_BOTH[task] for task, name in _WITH_SEEDS.items() if name == config), None)
-        parts = {name: setting.pop(name) for name in ("label", "label_checkpoint") if name in setting}
+        parts = {name: setting.pop(name) for name in ("label", "label_checkpoint", "checkpoint") if name in setting}
         recipe = MODELS[who].recipe if who in MODELS else "paper"
         plain: dict[str, Value] = {"threshold": 0.0, "recipe": recipe, **dict.fromkeys(_UNSET)}
         wanted = plain | {name: list(value) if isinstance(value, tuple) else value for name, value in setting.items()}

@@ -226,10 +226,11 @@ class ResultIndex:
         folds: int | None = None,
         label: str | None = None,
         label_checkpoint: str | None = None,
+        checkpoint: str | None = None,
     ) -> "ResultIndex":
         """The rows of a config, a selection (None: of all checkpoints), a number of folds (None: of the zoo's own
-        splits) and a label (None: the usual one of the config's task), only those of the last zoo, checkpoint and
-        number of epochs. Rows of test accuracy have no label in their setting."""
+        splits), a label (None: the usual one of the config's task) and a checkpoint (None: the last one), only those
+        of the last zoo and number of epochs. Rows of test accuracy have no label in their setting."""
         selection = Selection.parse(where) if isinstance(where, str) else where
         what: Setting = {
             "where": None if selection is None else selection.expression,
@@ -239,6 +240,8 @@ class ResultIndex:
         }
         own = (row for row in rows if row.config == config)
         kept = [row for row in own if all(row.setting.get(name) == value for name, value in what.items())]
+        if checkpoint is not None:
+            kept = [row for row in kept if row.setting.get("checkpoint", checkpoint) == checkpoint]
         for name in ("zoo", "checkpoint", "epochs"):
             last = next((row.setting[name] for row in reversed(kept) if name in row.setting), None)
             kept = [row for row in kept if row.setting.get(name, last) == last]
