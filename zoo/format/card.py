@@ -99,8 +99,10 @@ def _write_runs_as_parquet(folder: Path, config: str) -> FileEntry:
     path, losses = folder / config / RUNS_PARQUET, ["test_loss.list.element", "train_loss.list.element"]
     repeated = [name for name in runs.column_names if f"{name}.list.element" not in losses]
     repeated[repeated.index("test_accuracy")] += ".list.element"
+    # pyarrow's types lack the lists of columns that both may be
+    columns: dict[str, Any] = {"use_dictionary": repeated, "use_byte_stream_split": losses}
     with atomic_file(path) as file:
-        pq.write_table(runs, file, compression="zstd", use_dictionary=repeated, use_byte_stream_split=losses)
+        pq.write_table(runs, file, compression="zstd", **columns)
     return FileEntry.of(path, len(runs))
 
 
