@@ -63,6 +63,8 @@ from benchmarks.options import SIX_MODELS
 from benchmarks.plots import first_predictions, headline_plot, scatter, tau_by_rows, tau_by_threshold
 from benchmarks.results import Result, ResultIndex, Value
 from benchmarks.tables import leader, render_table, table, with_data_notes, without_variants
+from nfn import load_pretrained
+from nfn.predictors.storage import pretrained_names
 from zoo.format.hyperparameters import DISTINCT_SEEDS, HYPERPARAMETERS
 from zoo.format.manifest import MANIFEST_FILE
 from zoo.format.published import RUNS_FILE, PublishedZoo
@@ -204,6 +206,9 @@ class _Contents:
             "fidelity": lambda: render_table("fidelity", rows=self.rows("fidelity")),
             "inputs": self.inputs,
             "recipes": partial(self.table, "recipe", label="test_accuracy"),  # these rows have no label
+            "pretrained": lambda: render_table(
+                "pretrained", cards={n: load_pretrained(n).card for n in pretrained_names()}
+            ),
             "data_note": self.data_note,
         }
         others = {"runs": self.runs, "with_interval": _with_interval, "spread": np.ptp}
