@@ -32,8 +32,8 @@ from nfn.symmetry.group import GroupElement
 from nfn.symmetry.parts import available_parts
 from zoo import BlockWeights, TransformerWeights
 
-# How many roundings of its dtype each weight may have gone through: one on storage, some in whatever applied M and N. Of
-# 4,800 heads of moved checkpoints whose factors differ a thousandfold in size, four needed more than 4, and one 5.3.
+# How many roundings of its dtype each weight may have gone through: one on storage, some in whatever applied M and N.
+# Of 4,800 heads of moved checkpoints whose factors differ a thousandfold in size, four needed more than 4, one 5.3.
 _ROUNDINGS = 16
 # How many times what one rounding moves two functions may be apart, as a share of the logits at most.
 _FUNCTION_ROUNDINGS, _FUNCTION_SHARE = 30, 1e-2
