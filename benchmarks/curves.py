@@ -40,7 +40,7 @@ from jaxtyping import Float
 from benchmarks import results
 from benchmarks.data import MIN_ROWS, require_rows
 from benchmarks.models.trees import fit_ranks, hyperparameter_table
-from benchmarks.results import Result
+from benchmarks.results import Result, Setting, named_label
 from benchmarks.statistics import bootstrap_taus, resample_runs, tau_or_zero
 from benchmarks.tables import for_terminal, render_table
 from zoo.format.hyperparameters import CONFIGURATION
@@ -54,7 +54,7 @@ from zoo.storage.atomic import write_atomically
 from zoo.storage.untrusted import HeldFile
 
 _CURVES = ("test_accuracy", "test_loss", "train_loss")
-_READS = {
+READS = {
     "value": "value at that epoch",
     "curves": "curves so far",
     "both": "curves and hyperparameters",
@@ -77,7 +77,8 @@ def _ranked(config: str, details: ConfigDetails, runs: pd.DataFrame, options: _O
 
     def row(reads: str, epochs: int | None, predicted: Float[np.ndarray, " n"]) -> list[Result]:
         resampled = bootstrap_taus([predicted], truth[test], counts)
-        setting = {"label": label, "runs": len(runs), "test_runs": len(test), "epochs": curves.shape[1]}
+        setting: Setting = {"runs": len(runs), "test_runs": len(test), "epochs": curves.shape[1]}
+        setting |= {} if named_label(label) is None else {"label": label}
         setting |= {} if epochs is None else {"after": epochs}
         what = {"device": "cpu", "variant": reads, "setting": setting}
         return Result.estimated("curves", config, "tau", [tau_or_zero(predicted, truth[test])], resampled, **what)
@@ -100,7 +101,7 @@ def _plot(config: str, rows: list[Result], path: Path) -> Path:
     """τ over the number of epochs, one line per way to rank."""
     figure = new_figure(6.0, 4.0)
     axis = figure.subplots()
-    for reads, title in _READS.items():
+    for reads, title in READS.items():
         found = [row for row in rows if row.variant == reads and row.metric == "tau"]
         if reads == "hyperparameters":
             axis.axhline(found[0].value, linestyle="--", color="gray", label=title)
@@ -119,7 +120,7 @@ def main(options: _Options) -> None:
         table = read_table(HeldFile(zoo.folder / config / RUNS_FILE), PUBLISHED_RUN_SCHEMA).to_pandas()
         rows = list(_ranked(config, details, table[table["status"] == "completed"], options))
         results.append_new(rows, options.out)
-        text = render_table("curves", rows=rows, reads=_READS)
+        text = render_table("curves", rows=rows, reads=READS)
         write_atomically(options.out / f"curves.{config}.md", f"{text}\n".encode())
         print(for_terminal(text))
         print(f"drawn: {_plot(config, rows, options.out / f'curves.{config}.png')}")
