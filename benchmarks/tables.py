@@ -12,7 +12,6 @@ import inspect
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -32,7 +31,6 @@ from zoo.transformer.spec import COMPONENTS
 MISSING = "–"
 MODEL = "transformer_nfn"
 """The model of the ablations."""
-_VARIANTS = [name for name, model in MODELS.items() if model.variant_of]
 _WIDTH, _NAMES, _HEADING, _GAP = 100, 30, 10, "  "
 """Columns of a terminal; of them at least these for names, and for the heading of a number."""
 _LINK = re.compile(r"( · )?\[([^\[\]]+)\]\(\S+?\)")
@@ -210,18 +208,6 @@ def headline_models(zoos: Mapping[str, ResultIndex]) -> list[str]:
     """The models that have a row in some zoo; the one that reads no weights is the one to beat, and comes first."""
     names = ("hyperparameters", *weight_models())
     return [name for name in names if any(index.find("tau", name, **main_setting(name)) for index in zoos.values())]
-
-
-def without_variants(index: ResultIndex) -> ResultIndex:
-    """All rows but those of variants, which are shown beside the model that they change."""
-    return replace(index, rows=tuple(row for row in index.rows if row.model not in _VARIANTS))
-
-
-def _variants_in(index: ResultIndex) -> ResultIndex:
-    rows = tuple(row for row in index.rows if row.model in _VARIANTS)
-    if not rows:
-        raise ValueError(f"there are no rows of a variant of {MODEL}: name some with --models")
-    return replace(index, rows=rows)
 
 
 def _converged_text(index: ResultIndex, name: str, threshold: float) -> str:
