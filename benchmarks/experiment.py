@@ -94,8 +94,12 @@ class Experiment:
         return path.with_suffix("".join(f".{mark}" for mark in marks) + path.suffix)
 
     def trials(self, data: BenchmarkData, model: str, **what: Any) -> list[Trial]:
-        """The trials of one entry of a table, one per seed; ``what`` distinguishes it from the other entries."""
-        what = {"epochs": self.options.epochs, "folds": self.folds, "split": self.split} | what
+        """The trials of one entry of a table, one per seed; ``what`` distinguishes it from the other entries.
+
+        Unless it names a recipe, the model is trained by its own.
+        """
+        usual = {"recipe": known_models()[model].recipe, "epochs": self.options.epochs}
+        what = usual | {"folds": self.folds, "split": self.split} | what
         what |= {"where": self.where and self.where.expression}
         seeds = range(1 if self.options.quick else self.options.seeds)
         return [Trial.on(data, model, seed, self.benchmark, **what) for seed in seeds]

@@ -23,7 +23,6 @@ from benchmarks.data import MIN_ROWS
 from benchmarks.models.registry import MODELS, BenchmarkModel, known_models, weight_models
 from benchmarks.options import SIX_MODELS
 from benchmarks.results import Result, ResultIndex, Value
-from zoo.format.record import task_of
 from zoo.format.splits import SPLITS
 from zoo.terminal import plain_markdown, printable
 from zoo.transformer.spec import COMPONENTS
@@ -241,16 +240,10 @@ def _too_few_rows(index: ResultIndex) -> list[float]:
 
 
 def _component_cell(index: ResultIndex, config: str, components: tuple[str, ...]) -> str:
-    """τ of some components. Result rows of all components together have no ``components`` in their setting.
-
-    All components are known for the paper's tasks, and taken from the rows for another.
-    """
-    if task_of(config) in paper.COMPONENTS:
-        everything = max(paper.COMPONENTS[task_of(config)], key=len)
-    else:
-        settings = [row.setting.get("components") for row in index.rows]
-        tried = {name for names in settings if isinstance(names, list | tuple) for name in names}
-        everything = tuple(name for name in COMPONENTS if name in tried)
+    """τ of some components. Result rows of all components together have no ``components`` in their setting."""
+    settings = [row.setting.get("components") for row in index.rows]
+    tried = {name for names in settings if isinstance(names, list | tuple) for name in names}
+    everything = tuple(name for name in COMPONENTS if name in tried) or COMPONENTS
     printed = paper.COMPONENTS.get(config, {}).get(components) if index.whole else None
     return _tau_cell(index, MODEL, printed, components=None if components == everything else components)
 

@@ -130,7 +130,6 @@ MODELS = {
         _average("gauge_nfn", "Gauge-NFN", "current_label"),
     )
 }
-_METHODS = "fit(train, validation) and predict(rows)"
 _THIS_PROJECT = ("zoo", "generation", "nfn", "benchmarks")
 _DIGITS = 16
 _OWN: ContextVar[dict[str, BenchmarkModel]] = ContextVar("own models")
@@ -188,8 +187,8 @@ def _load_model(name: str) -> BenchmarkModel:
         raise ValueError(f"{module_name} ({module.__file__}) has no {title}")
     own = getattr(module, title)
     source = _source_digest({module_name, getattr(own, "__module__", module_name)})
-    neural, fits, predicts = (callable(getattr(own, method, None)) for method in ("logits", "fit", "predict"))
-    if isinstance(own, type) and issubclass(own, nn.Module) and neural:
+    has = [method for method in ("logits", "fit", "predict") if callable(getattr(own, method, None))]
+    if isinstance(own, type) and issubclass(own, nn.Module) and "logits" in has:
         _check_call(name, own, "(spec, generator=generator)", None, generator=None)
         make = _with_probes if issubclass(own, nfn.ProbeNFN) else BenchmarkModel
         model = make(name, title, own, recipe=getattr(own, "recipe", "paper"), source=source)
@@ -198,21 +197,17 @@ def _load_model(name: str) -> BenchmarkModel:
         if model.stacked and not hasattr(own, "kind"):
             raise ValueError(f'{name} derives from nfn.Predictor and lacks its kind, such as kind = "my_predictor"')
         return model
-    if fits and predicts:
+    if {"fit", "predict"} <= {*has}:
         takes_seed = isinstance(own, type) and "seed" in inspect.signature(own).parameters
         if isinstance(own, type):
             _check_call(name, own, "(seed=seed)" if takes_seed else "()", **({"seed": 0} if takes_seed else {}))
         return BenchmarkModel(name, title, fit=_fit_of(name, own, takes_seed), seeded=takes_seed, source=source)
-    if neural and isinstance(own, nn.Module):
-        fault = "is one network: name its class, which is built once for each seed"
-    elif neural:
-        fault = "has logits but is not a class derived from torch.nn.Module"
-    elif fits or predicts:
-        has, lacks = ("fit", "predict") if fits else ("predict", "fit")
-        fault = f"has {has} but no {lacks}: a predictor that is not neural needs {_METHODS}"
-    else:
-        fault = f"has neither logits(weights), of a neural predictor, nor {_METHODS}, of any other"
-    raise ValueError(f"{name} {fault}")
+    what = "a class" if isinstance(own, type) else "an object"
+    raise ValueError(
+        f"{name} is {what} with {' and '.join(has) or 'no method of a predictor'}: "
+        "a neural predictor is a class derived from torch.nn.Module with logits(weights), built once for each seed; "
+        "any other has fit(train, validation) and predict(rows)"
+    )
 
 
 def _check_call(name: str, own: type, how: str, *arguments: object, **options: object) -> None:
