@@ -62,8 +62,6 @@ class Experiment:
         self.skipped: dict[str, str] = {}
         self.trained_on: dict[str, str | None] = {}
         """Config → the part of its task's data that its transformers were trained on, if not all."""
-        self.labels: dict[str, str] = {}
-        """Config → what its runs are ranked by."""
 
     @functools.cached_property
     def configs(self) -> tuple[str, ...]:
@@ -89,15 +87,19 @@ class Experiment:
         usual table."""
         path = self.options.out / name
         folds = f"{self.folds}-folds" if self.folds else None
-        usual = {usual_label_of(config) for config in self.labels}
+        usual = {usual_label_of(config) for config in self.trained_on}
         label = self.options.label if self.options.label not in usual else None
         later = self.options.label_checkpoint and f"to-{self.options.label_checkpoint}"
         marks = filter(None, (label, later, folds, self.split, self.where and self.where.file_suffix))
         return path.with_suffix("".join(f".{mark}" for mark in marks) + path.suffix)
 
     def trials(self, data: BenchmarkData, model: str, **what: Any) -> list[Trial]:
-        """The trials of one entry of a table, one per seed; ``what`` distinguishes it from the other entries."""
-        what = {"epochs": self.options.epochs, "folds": self.folds, "split": self.split} | what
+        """The trials of one entry of a table, one per seed; ``what`` distinguishes it from the other entries.
+
+        Unless it names a recipe, the model is trained by its own.
+        """
+        usual = {"recipe": known_models()[model].recipe, "epochs": self.options.epochs}
+        what = usual | {"folds": self.folds, "split": self.split} | what
         what |= {"where": self.where and self.where.expression}
         seeds = range(1 if self.options.quick else self.options.seeds)
         return [Trial.on(data, model, seed, self.benchmark, **what) for seed in seeds]
@@ -105,7 +107,6 @@ class Experiment:
     def run(self, entries: Iterable[Sequence[Trial]], *parts: BenchmarkData) -> Outcomes:
         """Computes the trials of some entries on one data set, or on each fold of one, and stores their rows."""
         self.trained_on[parts[0].config] = parts[0].trained_on
-        self.labels[parts[0].config] = parts[0].train.label
         trials = list(dict.fromkeys(trial for entry in entries for trial in entry))
         folds = range(self.folds) if self.folds else (None,)
         work = [([replace(trial, fold=fold) for trial in trials], parts[fold or 0]) for fold in folds]
@@ -148,8 +149,7 @@ class Experiment:
 
     def index(self, config: str) -> ResultIndex:
         """The rows of a config, to make its table from."""
-        what = (self.where, self.folds, self.labels.get(config), self.options.label_checkpoint)
-        return ResultIndex.latest(self.rows, config, *what)
+        return ResultIndex(tuple(row for row in self.rows if row.config == config))
 
     def write(self, name: str, *configs: str) -> None:
         """Writes the table of some configs to a file and prints it, with a note on each config that saw less data."""

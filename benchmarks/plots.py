@@ -86,7 +86,6 @@ def tau_by_threshold(index: ResultIndex, config: str, path: Path) -> Path:
         color, shift = _color_of(number), (number - len(MODELS) / 2) * 0.4
         settings = {100 * threshold + shift: main_setting(name, threshold) for threshold in index.thresholds}
         if _points(axis, index, name, color, settings, "o-"):
-            _bars(axis, index, name, color, settings)
             printed = paper.KENDALL.get(config, {}).get(name, {}) if index.whole else {}
             _hollow(axis, color, {100 * threshold + shift: tau for threshold, (tau, _) in printed.items()})
     title = f"{config}: filled ours, hollow the paper's" if index.whole else index.title(config)
@@ -104,7 +103,6 @@ def tau_by_rows(index: ResultIndex, config: str, path: Path) -> Path:
     for number, (name, model) in enumerate(known_models().items()):
         color, shift = _color_of(number), 1.015 ** (number - len(MODELS) / 2)
         settings = {count * shift: {"recipe": model.recipe, "rows": size} for size, count in sizes.items()}
-        _bars(axis, index, name, color, settings)
         drawn = _points(axis, index, name, color, settings, "o")
         curve = curve_of(index, name, end) if drawn and end is not None else None
         if end is None or curve is None:
@@ -129,19 +127,15 @@ def tau_by_rows(index: ResultIndex, config: str, path: Path) -> Path:
 def _points(
     axis: Any, index: ResultIndex, name: str, color: str, settings: Mapping[float, Mapping[str, Value]], style: str
 ) -> list[float]:
-    """Draws τ of a model, from x → setting of the row, and returns the x that have one."""
+    """Draws τ of a model with its bootstrap intervals, from x → setting of the row, and returns the x that have one."""
     taus = {x: index.value("tau", name, **setting) for x, setting in settings.items()}
     drawn = {x: tau for x, tau in taus.items() if tau is not None}
     if drawn:
         axis.plot(list(drawn), list(drawn.values()), style, markersize=4, color=color, label=known_models()[name].title)
-    return list(drawn)
-
-
-def _bars(axis: Any, index: ResultIndex, name: str, color: str, settings: Mapping[float, Mapping[str, Value]]) -> None:
-    """Draws the bootstrap intervals of the same τ."""
-    for x, setting in settings.items():
-        if interval := index.interval("tau", name, **setting):
+    for x in drawn:
+        if interval := index.interval("tau", name, **settings[x]):
             axis.vlines(x, *interval, color=color, linewidth=1, alpha=0.6)
+    return list(drawn)
 
 
 def _save_taus(figure: Any, axis: Any, path: Path, **texts: str) -> Path:

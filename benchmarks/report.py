@@ -62,7 +62,7 @@ from benchmarks.models.registry import MODELS
 from benchmarks.options import SIX_MODELS
 from benchmarks.plots import first_predictions, headline_plot, scatter, tau_by_rows, tau_by_threshold
 from benchmarks.results import Result, ResultIndex, Value
-from benchmarks.tables import leader, render_table, table, with_data_notes, without_variants
+from benchmarks.tables import leader, render_table, table, with_data_notes
 from nfn import load_pretrained
 from nfn.predictors.storage import pretrained_names
 from zoo.format.hyperparameters import DISTINCT_SEEDS, HYPERPARAMETERS
@@ -178,7 +178,6 @@ class _Contents:
             "value": self.value,
             "tau": kendall,
             "lead": partial(kendall, metric="tau_above_hyperparameters"),
-            "behind": partial(kendall, metric="tau_behind_leader"),
             "within": partial(kendall, metric="tau_within"),
             "count": lambda config, split: round(kendall(config, "data", f"{split}_rows")),
             "moved": self.moved,
@@ -275,8 +274,6 @@ class _Contents:
         benchmark = benchmark or layout
         named = {config: self.index(benchmark, config, **parts) for config in configs}
         indexes = named or _indexes(self.rows(benchmark), **parts)
-        if benchmark == "kendall" and layout != "variants":
-            indexes = {config: without_variants(index) for config, index in indexes.items()}
         return render_table(layout, indexes) if indexes else ""
 
     def inputs(self) -> str:
@@ -336,7 +333,7 @@ def _headline_zoos(folder: Path) -> dict[str, ResultIndex]:
         for config, part in _IN_BOTH.items()
     }
     zoos[f"{KNOWN['shakespeare'].title}, a seed for each run"] = ResultIndex.latest(rows, "shakespeare-seeds")
-    return {title: without_variants(index) for title, index in zoos.items() if index}
+    return {title: index for title, index in zoos.items() if index}
 
 
 def _final_runs(folder: Path) -> dict[str, pd.DataFrame]:
@@ -379,8 +376,8 @@ def _draw(folder: Path) -> Iterator[Path]:
         yield plot_histograms({title: runs["test_accuracy"]}, path, counted="runs")
     of_tasks = [row for row in results.read("kendall", folder) if row.config in _CONFIGS]
     for config, index in _indexes(of_tasks).items():
-        yield tau_by_threshold(without_variants(index), config, plots / f"kendall.{config}.thresholds.png")
-        if predictions := first_predictions(without_variants(index), folder):
+        yield tau_by_threshold(index, config, plots / f"kendall.{config}.thresholds.png")
+        if predictions := first_predictions(index, folder):
             yield scatter(predictions, f"{config}, test split", plots / f"kendall.{config}.scatter.png")
     for config, index in _indexes(results.read("rows", folder)).items():
         yield tau_by_rows(index, config, plots / f"rows.{config}.png")

@@ -214,15 +214,13 @@ class ResultIndex:
     """The rows of one table: of one benchmark, config, selection and label, and of the last zoo, checkpoint, epochs."""
 
     rows: tuple[Result, ...]
-    where: Selection | None = None
-    folds: int | None = None
 
     @classmethod
     def latest(
         cls,
         rows: Iterable[Result],
         config: str,
-        where: Selection | str | None = None,
+        where: str | None = None,
         folds: int | None = None,
         label: str | None = None,
         label_checkpoint: str | None = None,
@@ -231,9 +229,8 @@ class ResultIndex:
         """The rows of a config, a selection (None: of all checkpoints), a number of folds (None: of the zoo's own
         splits), a label (None: the usual one of the config's task) and a checkpoint (None: the last one), only those
         of the last zoo and number of epochs. Rows of test accuracy have no label in their setting."""
-        selection = Selection.parse(where) if isinstance(where, str) else where
         what: Setting = {
-            "where": None if selection is None else selection.expression,
+            "where": None if where is None else Selection.parse(where).expression,
             "folds": folds,
             "label": named_label(label or usual_label_of(config)),
             "label_checkpoint": label_checkpoint,
@@ -245,7 +242,7 @@ class ResultIndex:
         for name in ("zoo", "checkpoint", "epochs"):
             last = next((row.setting[name] for row in reversed(kept) if name in row.setting), None)
             kept = [row for row in kept if row.setting.get(name, last) == last]
-        return cls(tuple({row.identity(): row for row in kept}.values()), selection, folds)
+        return cls(tuple({row.identity(): row for row in kept}.values()))
 
     def __bool__(self) -> bool:
         return any(row.metric == "tau" for row in self.rows)
@@ -253,12 +250,17 @@ class ResultIndex:
     @property
     def whole(self) -> bool:
         """Whether the numbers are of the accuracies of all checkpoints, as the paper's are."""
-        return self.where is None and not self._first("label") and not self._first("label_checkpoint")
+        return not any(map(self._first, ("where", "label", "label_checkpoint")))
 
     @property
     def label(self) -> str:
         """What the runs are ranked by."""
         return self._first("label") or "test_accuracy"
+
+    @property
+    def folds(self) -> str:
+        """Their number in a cross-validation; empty for the zoo's own splits."""
+        return self._first("folds")
 
     def _first(self, name: str) -> str:
         """A setting that is the same in all rows which have it; empty if none has."""
@@ -266,7 +268,8 @@ class ResultIndex:
 
     def title(self, name: str) -> str:
         """The name of the data, with the selection if there is one."""
-        return name if self.where is None else f"{name} where {self.where.expression}"
+        where = self._first("where")
+        return f"{name} where {where}" if where else name
 
     def heading(self, name: str) -> str:
         """The title of a table: also which checkpoint it is of, the folds of a cross-validation, and the label."""

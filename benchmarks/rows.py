@@ -39,7 +39,7 @@ import numpy as np
 from jaxtyping import Float
 
 from benchmarks.experiment import Entry, Experiment, entries_of
-from benchmarks.models.registry import check_models, known_models, own_models
+from benchmarks.models.registry import check_models, own_models
 from benchmarks.plots import tau_by_rows
 from benchmarks.results import Result
 from benchmarks.statistics import bootstrap_taus
@@ -134,10 +134,7 @@ def main(options: _Options) -> None:
         outcomes: Outcomes = {}
         for size in (*sorted({size for size in options.sizes if size < len(data.train)}), None):
             part = data if size is None else data.with_train_rows(size)
-            trials = [
-                experiment.trials(part, model, recipe=known_models()[model].recipe, rows=size) for model in models
-            ]
-            outcomes |= experiment.run(trials, part)
+            outcomes |= experiment.run([experiment.trials(part, model, rows=size) for model in models], part)
         experiment.add(_curve_rows(outcomes, len(data.train), options.towards))
         experiment.write(f"rows.{config}.md", config)
         if index := experiment.index(config):

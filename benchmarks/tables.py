@@ -12,7 +12,6 @@ import inspect
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -24,7 +23,6 @@ from benchmarks.data import MIN_ROWS
 from benchmarks.models.registry import MODELS, BenchmarkModel, known_models, weight_models
 from benchmarks.options import SIX_MODELS
 from benchmarks.results import Result, ResultIndex, Value
-from zoo.format.record import task_of
 from zoo.format.splits import SPLITS
 from zoo.terminal import plain_markdown, printable
 from zoo.transformer.spec import COMPONENTS
@@ -32,7 +30,6 @@ from zoo.transformer.spec import COMPONENTS
 MISSING = "–"
 MODEL = "transformer_nfn"
 """The model of the ablations."""
-_VARIANTS = [name for name, model in MODELS.items() if model.variant_of]
 _WIDTH, _NAMES, _HEADING, _GAP = 100, 30, 10, "  "
 """Columns of a terminal; of them at least these for names, and for the heading of a number."""
 _LINK = re.compile(r"( · )?\[([^\[\]]+)\]\(\S+?\)")
@@ -212,18 +209,6 @@ def headline_models(zoos: Mapping[str, ResultIndex]) -> list[str]:
     return [name for name in names if any(index.find("tau", name, **main_setting(name)) for index in zoos.values())]
 
 
-def without_variants(index: ResultIndex) -> ResultIndex:
-    """All rows but those of variants, which are shown beside the model that they change."""
-    return replace(index, rows=tuple(row for row in index.rows if row.model not in _VARIANTS))
-
-
-def _variants_in(index: ResultIndex) -> ResultIndex:
-    rows = tuple(row for row in index.rows if row.model in _VARIANTS)
-    if not rows:
-        raise ValueError(f"there are no rows of a variant of {MODEL}: name some with --models")
-    return replace(index, rows=rows)
-
-
 def _converged_text(index: ResultIndex, name: str, threshold: float) -> str:
     """τ of a model that was trained until validation stops improving, and its epochs."""
     setting = {"threshold": threshold, "recipe": "converged"}
@@ -255,16 +240,10 @@ def _too_few_rows(index: ResultIndex) -> list[float]:
 
 
 def _component_cell(index: ResultIndex, config: str, components: tuple[str, ...]) -> str:
-    """τ of some components. Result rows of all components together have no ``components`` in their setting.
-
-    All components are known for the paper's tasks, and taken from the rows for another.
-    """
-    if task_of(config) in paper.COMPONENTS:
-        everything = max(paper.COMPONENTS[task_of(config)], key=len)
-    else:
-        settings = [row.setting.get("components") for row in index.rows]
-        tried = {name for names in settings if isinstance(names, list | tuple) for name in names}
-        everything = tuple(name for name in COMPONENTS if name in tried)
+    """τ of some components. Result rows of all components together have no ``components`` in their setting."""
+    settings = [row.setting.get("components") for row in index.rows]
+    tried = {name for names in settings if isinstance(names, list | tuple) for name in names}
+    everything = tuple(name for name in COMPONENTS if name in tried) or COMPONENTS
     printed = paper.COMPONENTS.get(config, {}).get(components) if index.whole else None
     return _tau_cell(index, MODEL, printed, components=None if components == everything else components)
 

@@ -32,7 +32,7 @@ class _Options(TableOptions):
 _command = Command(__name__, "benchmarks.transfer", __doc__, _Options, lambda _: ("scipy",))
 
 from benchmarks.experiment import Experiment
-from benchmarks.models.registry import check_models, known_models, own_models
+from benchmarks.models.registry import check_models, own_models
 from zoo.format.published import PublishedZoo
 from zoo.reading.locate import find_folder
 
@@ -67,7 +67,7 @@ def main(options: _Options) -> None:
         data = experiment.data(config)
         tested = [data.test_elsewhere(experiment.data(name, checkpoint=label)) for name, label in others[config]]
         trials = [
-            experiment.trials(data, model, recipe=known_models()[model].recipe, elsewhere=other)
+            experiment.trials(data, model, elsewhere=other)
             for model in models
             for other in (None, *(other for pair in tested for other in pair))
         ]

@@ -223,12 +223,11 @@ def compute(
     for group in _groups(to_fit(trials, data, store), data):
         model = known_models()[group[0].model]
         advance(_label(group), 0)
-        possible = [trial for trial in group if min(data.rows_at_least(trial.threshold)) >= MIN_ROWS]
         if missing := model.missing():
             skipped[model.name] = missing
-        elif possible:
+        elif min(data.rows_at_least(group[0].threshold)) >= MIN_ROWS:
             try:
-                outcomes = _fit_and_judge(possible, data, jobs)
+                outcomes = _fit_and_judge(group, data, jobs)
             except NotFinite as error:
                 skipped[model.name] = str(error)
             else:
@@ -273,23 +272,22 @@ def to_fit(trials: Sequence[Trial], data: BenchmarkData, store: TrialStore) -> l
 def _groups(trials: Sequence[Trial], data: BenchmarkData) -> list[list[Trial]]:
     """Trials that are fitted in one go.
 
-    On a GPU all seeds and thresholds of a neural predictor train together. On a CPU that gains nothing, and the last
-    digits of a trial that is fitted alone do not depend on the others: a table that is interrupted and started again
-    comes out the same. Trees of the same rows share the work of preparing them.
+    On a GPU all seeds of a neural predictor train together. On a CPU that gains nothing, and the last digits of a trial
+    that is fitted alone do not depend on the others: a table that is interrupted and started again comes out the same.
+    Trees of the same rows share the work of preparing them.
     """
     together: dict[Trial, list[Trial]] = {}
     for trial in trials:
         model = known_models()[trial.model]
         alone = model.neural and (data.train.weights.device.type == "cpu" or not model.stacked)
-        shared = {} if alone else {"seed": 0, "threshold": 0.0} if model.neural else {"seed": 0}
-        together.setdefault(replace(trial.fit, **shared), []).append(trial)
+        together.setdefault(trial.fit if alone else replace(trial.fit, seed=0), []).append(trial)
     return list(together.values())
 
 
 def _label(group: Sequence[Trial]) -> str:
-    thresholds = sorted({trial.threshold for trial in group})
-    suffix = "" if thresholds == [0.0] else f", ≥ {', '.join(f'{threshold:.0%}' for threshold in thresholds)}"
-    return f"{group[0].config}: {known_models()[group[0].model].title}{suffix}"
+    first = group[0]
+    suffix = f", ≥ {first.threshold:.0%}" if first.threshold else ""
+    return f"{first.config}: {known_models()[first.model].title}{suffix}"
 
 
 def _fit_and_judge(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> Outcomes:
@@ -319,26 +317,18 @@ def _fit_and_judge(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> O
 
 
 def _fit(trials: Sequence[Trial], data: BenchmarkData, jobs: int = 1) -> dict[Trial, Fitted]:
-    """The trials of one group, fitted: one model by one recipe, at several seeds and perhaps thresholds."""
+    """The trials of one group, fitted: one model by one recipe on the same rows, at several seeds."""
     first, model = trials[0], known_models()[trials[0].model]
-    by_threshold: dict[float, list[Trial]] = {}
-    for trial in trials:
-        by_threshold.setdefault(trial.threshold, []).append(trial)
-    training_groups = [
-        TrainingGroup(data.train.at_least(at), data.validation.at_least(at), tuple(trial.seed for trial in members))
-        for at, members in by_threshold.items()
-    ]
+    rows, validation = data.train.at_least(first.threshold), data.validation.at_least(first.threshold)
+    seeds = tuple(trial.seed for trial in trials)
     if model.fit is not None:
-        fitted = [
-            model.fit(data.train.take(each.rows), data.validation.take(each.validation), each.seeds, jobs)
-            for each in training_groups
-        ]
+        fitted = model.fit(data.train.take(rows), data.validation.take(validation), seeds, jobs)
     else:
         train = train_together if model.stacked else train_one_by_one
         build = builder(model.name, data.train.spec, first.channels, first.components)
-        recipe = RECIPES[first.recipe]
-        fitted = train(build, training_groups, data.train, data.validation, recipe, first.epochs or EPOCHS)
-    return dict(zip(chain(*by_threshold.values()), chain(*fitted), strict=True))
+        group, recipe = TrainingGroup(rows, validation, seeds), RECIPES[first.recipe]
+        (fitted,) = train(build, [group], data.train, data.validation, recipe, first.epochs or EPOCHS)
+    return dict(zip(trials, fitted, strict=True))
 
 
 def _average(

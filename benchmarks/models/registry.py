@@ -32,7 +32,6 @@ from benchmarks.models.training import RECIPES
 from benchmarks.models.trees import fit_current_label, fit_hyperparameters, fit_lightgbm, fit_random_forest, fit_xgboost
 from benchmarks.options import Reads
 from benchmarks.statistics import kendall_tau
-from nfn.predictors.fixed_basis import CanonicalClassifierNFN, CanonicalNFN, InvariantClassifierNFN
 from zoo import TransformerSpec
 from zoo.command import missing
 
@@ -47,12 +46,11 @@ class BenchmarkModel:
 
     ``library`` is the package that ``fit`` imports. A model that is not ``seeded`` has no randomness, like boosting
     without subsampling: one fit stands for all seeds. ``recipe`` is how a neural predictor is trained for the main
-    columns, alone or as a part of an average. ``variant_of`` is the model that it changes in one respect, beside which
-    it is shown. ``reads`` has the words of a submission's card, and "label" for a model that reads what was measured at
-    the checkpoint of the weights, to forecast a later one, and comes with every forecast. ``edition`` is raised when
-    the way of fitting this model changes, so that stored trials of earlier editions are not used; ``source``, a hash of
-    the user's source code, serves the same end. ``paper`` is where it, or the idea that it follows, is described; None
-    for what comes from this repository.
+    columns, alone or as a part of an average. ``reads`` has the words of a submission's card, and "label" for a model
+    that reads what was measured at the checkpoint of the weights, to forecast a later one, and comes with every
+    forecast. ``edition`` is raised when the way of fitting this model changes, so that stored trials of earlier
+    editions are not used; ``source``, a hash of the user's source code, serves the same end. ``paper`` is where it, or
+    the idea that it follows, is described; None for what comes from this repository.
     """
 
     name: str
@@ -63,7 +61,6 @@ class BenchmarkModel:
     library: str | None = None
     seeded: bool = True
     recipe: str = "paper"
-    variant_of: str | None = None
     reads: tuple[Reads | Literal["label"], ...] = ("weights",)
     edition: int = 1
     source: str | None = None
@@ -99,7 +96,6 @@ def _average(name: str, title: str, other: str) -> BenchmarkModel:
 
 
 _PAPER, _HIDDEN_PROBE = "https://arxiv.org/abs/2410.04209", "https://github.com/yonatansverdlov/HiddenProbe"
-_variant = partial(BenchmarkModel, variant_of="transformer_nfn")
 _with_probes = partial(BenchmarkModel, recipe="place", reads=("weights", "probes"))
 MODELS = {
     model.name: model
@@ -132,16 +128,8 @@ MODELS = {
         BenchmarkModel("current_label", "today's label", fit=fit_current_label, seeded=False, reads=("label",)),
         _average("hyperparameters", "hyperparameters only", "current_label"),
         _average("gauge_nfn", "Gauge-NFN", "current_label"),
-        _variant("transformer_nfn_canonical", "Transformer-NFN on canonical weights", CanonicalNFN),
-        _variant(
-            "transformer_nfn_classifier_canonical", "Transformer-NFN, classifier canonical", CanonicalClassifierNFN
-        ),
-        _variant(
-            "transformer_nfn_classifier_invariants", "Transformer-NFN, classifier's invariants", InvariantClassifierNFN
-        ),
     )
 }
-_METHODS = "fit(train, validation) and predict(rows)"
 _THIS_PROJECT = ("zoo", "generation", "nfn", "benchmarks")
 _DIGITS = 16
 _OWN: ContextVar[dict[str, BenchmarkModel]] = ContextVar("own models")
@@ -163,11 +151,9 @@ def known_models() -> dict[str, BenchmarkModel]:
 
 
 def weight_models() -> tuple[str, ...]:
-    """The models that read weights and nothing else of a run, without variants of others."""
+    """The models that read weights and nothing else of a run."""
     models = known_models().items()
-    return tuple(
-        name for name, model in models if {*model.reads, "probes"} == {"weights", "probes"} and not model.variant_of
-    )
+    return tuple(name for name, model in models if {*model.reads, "probes"} == {"weights", "probes"})
 
 
 def builder(
@@ -201,8 +187,8 @@ def _load_model(name: str) -> BenchmarkModel:
         raise ValueError(f"{module_name} ({module.__file__}) has no {title}")
     own = getattr(module, title)
     source = _source_digest({module_name, getattr(own, "__module__", module_name)})
-    neural, fits, predicts = (callable(getattr(own, method, None)) for method in ("logits", "fit", "predict"))
-    if isinstance(own, type) and issubclass(own, nn.Module) and neural:
+    has = [method for method in ("logits", "fit", "predict") if callable(getattr(own, method, None))]
+    if isinstance(own, type) and issubclass(own, nn.Module) and "logits" in has:
         _check_call(name, own, "(spec, generator=generator)", None, generator=None)
         make = _with_probes if issubclass(own, nfn.ProbeNFN) else BenchmarkModel
         model = make(name, title, own, recipe=getattr(own, "recipe", "paper"), source=source)
@@ -211,21 +197,17 @@ def _load_model(name: str) -> BenchmarkModel:
         if model.stacked and not hasattr(own, "kind"):
             raise ValueError(f'{name} derives from nfn.Predictor and lacks its kind, such as kind = "my_predictor"')
         return model
-    if fits and predicts:
+    if {"fit", "predict"} <= {*has}:
         takes_seed = isinstance(own, type) and "seed" in inspect.signature(own).parameters
         if isinstance(own, type):
             _check_call(name, own, "(seed=seed)" if takes_seed else "()", **({"seed": 0} if takes_seed else {}))
         return BenchmarkModel(name, title, fit=_fit_of(name, own, takes_seed), seeded=takes_seed, source=source)
-    if neural and isinstance(own, nn.Module):
-        fault = "is one network: name its class, which is built once for each seed"
-    elif neural:
-        fault = "has logits but is not a class derived from torch.nn.Module"
-    elif fits or predicts:
-        has, lacks = ("fit", "predict") if fits else ("predict", "fit")
-        fault = f"has {has} but no {lacks}: a predictor that is not neural needs {_METHODS}"
-    else:
-        fault = f"has neither logits(weights), of a neural predictor, nor {_METHODS}, of any other"
-    raise ValueError(f"{name} {fault}")
+    what = "a class" if isinstance(own, type) else "an object"
+    raise ValueError(
+        f"{name} is {what} with {' and '.join(has) or 'no method of a predictor'}: "
+        "a neural predictor is a class derived from torch.nn.Module with logits(weights), built once for each seed; "
+        "any other has fit(train, validation) and predict(rows)"
+    )
 
 
 def _check_call(name: str, own: type, how: str, *arguments: object, **options: object) -> None:

@@ -1,14 +1,13 @@
 """Trains neural predictors: for how long, at what learning rate, to what target, and which epoch is kept.
 
-``train_together`` trains predictors of one architecture at once: several seeds and several thresholds, each with its
-own rows. Each training group (the members with the same rows) goes through its own epochs, so none waits for another;
-members that are done stay in the step with a learning rate of zero. ``train_one_by_one`` does the same for plain
-networks, which may have what cannot be stacked: dropout, batch normalization, branches. Nothing here sees a test row.
+``train_together`` trains predictors of one architecture at once, one for each seed of a training group.
+``train_one_by_one`` does the same for plain networks, which may have what cannot be stacked: dropout, batch
+normalization, branches. Nothing here sees a test row.
 """
 
 import copy
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -148,94 +147,78 @@ def train_together(
     recipe each group brings what it reads to unit size, by its training rows; by one of ranks its targets are the
     ranks of accuracies among those of its training rows.
     """
-    predictors, targets = [], []
-    all_ranks = [recipe.ranks(train.truth()[group.rows], train.label) for group in groups]
-    for group, ranks in zip(groups, all_ranks, strict=True):
-        unseeded = build(torch.Generator()).to(train.weights.device)
-        if recipe.scaled:
-            rows = train.take(group.rows)
-            unseeded.fit_inputs(rows.readable, rows.goodness)
-            unseeded.fit_scale(rows.readable)
-        for seed in group.seeds:
-            predictor = build(torch.Generator().manual_seed(seed))
-            if recipe.scaled:
-                predictor.load_state_dict(dict(unseeded.named_buffers()), strict=False)
-            predictors.append(predictor)
-            targets.append(_targets_of(train, ranks))
-    ensemble = PredictorEnsemble(predictors, train.weights.device)
-    step = TrainingStep(
-        ensemble,
-        train.weights,
-        torch.stack(targets),
-        batch_size=_BATCH_SIZE,
-        weight_decay=recipe.weight_decay,
-        seeds=[seed for group in groups for seed in group.seeds],
-    )
-    all_fitted: list[list[Fitted]] = [[] for _ in groups]
-    running, start = [], 0
-    for group, ranks, fitted in zip(groups, all_ranks, all_fitted, strict=True):
-        members = slice(start, start + len(group.seeds))
-        held_out = validation.take(group.validation)
-        running.append(_train_group(group, members, step, held_out, recipe, epochs, ranks, fitted))
-        start = members.stop
-    while running := [training for training in running if next(training, False)]:
-        step()
-    return all_fitted
-
-
-def _targets_of(rows: Checkpoints, ranks: Ranks | None) -> Float[Tensor, " n"]:
-    """The accuracies, or their ranks."""
-    return rows.goodness if ranks is None else torch.from_numpy(ranks.of(rows.truth())).to(rows.goodness)
+    return [_train_group(build, group, train, validation.take(group.validation), recipe, epochs) for group in groups]
 
 
 def _train_group(
+    build: Callable[[torch.Generator], Predictor],
     group: TrainingGroup,
-    members: slice,
-    step: TrainingStep,
+    train: Checkpoints,
     validation: Checkpoints,
     recipe: _Recipe,
     epochs: int,
-    ranks: Ranks | None,
-    fitted: list[Fitted],
-) -> Iterator[bool]:
-    """Takes one group, the given members of the ensemble, through its epochs, and adds them to ``fitted``.
+) -> list[Fitted]:
+    """One group, as an ensemble with a member for each seed.
 
-    Before each step, which trains all groups, its batches are set and True is yielded. Better is a higher τ on
-    validation, and at equal τ a lower loss. Members whose training has ended no longer improve.
+    Better is a higher τ on validation, and at equal τ a lower loss. Members whose training has ended stay in the step
+    with a learning rate of zero, and no longer improve.
     """
-    ensemble, device, count = step.ensemble, step.ensemble.parameters.device, len(group.seeds)
-    inputs, targets = ensemble.inputs(validation.weights, members), _targets_of(validation, ranks).double()
+    device, count = train.weights.device, len(group.seeds)
+    ranks = recipe.ranks(train.truth()[group.rows], train.label)
+    predictors = [build(torch.Generator().manual_seed(seed)) for seed in group.seeds]
+    if recipe.scaled:
+        unseeded, rows = build(torch.Generator()).to(device), train.take(group.rows)
+        unseeded.fit_inputs(rows.readable, rows.goodness)
+        unseeded.fit_scale(rows.readable)
+        for predictor in predictors:
+            predictor.load_state_dict(dict(unseeded.named_buffers()), strict=False)
+    ensemble = PredictorEnsemble(predictors, device)
+    step = TrainingStep(
+        ensemble,
+        train.weights,
+        _targets_of(train, ranks),
+        batch_size=_BATCH_SIZE,
+        weight_decay=recipe.weight_decay,
+        seeds=group.seeds,
+    )
+    inputs, targets = ensemble.inputs(validation.weights), _targets_of(validation, ranks).double()
     best_tau = torch.full((count,), -math.inf, dtype=torch.float64, device=device)
     best_loss = torch.full_like(best_tau, math.inf)
     best_epoch = torch.zeros(count, dtype=torch.long, device=device)
-    best = ensemble.parameters.detach()[members].clone()
+    best = ensemble.parameters.detach().clone()
     schedules = [recipe.rates(epochs) for _ in group.seeds]
     rates: list[float | None] = [next(schedule) for schedule in schedules]
     trained, epoch = [0] * count, 0
     while any(rate is not None for rate in rates):
-        step.set_rates(torch.tensor([rate or 0.0 for rate in rates]), members)
-        for index, row_weights in zip(*_epoch_batches(group, epoch, device), strict=True):
-            step.set_batches(index, row_weights, members)
-            yield True
+        step.set_rates(torch.tensor([rate or 0.0 for rate in rates]))
+        for batches in zip(*_epoch_batches(group, epoch, device), strict=True):
+            step.set_batches(*batches)
+            step()
         epoch += 1
         trained = [done if rate is None else epoch for done, rate in zip(trained, rates, strict=True)]
-        logits = ensemble.read_inputs(inputs, members).double()
+        logits = ensemble.read_inputs(inputs).double()
         tau = many_kendall_taus(logits, validation.goodness).nan_to_num(nan=_UNDEFINED)
         loss = F.binary_cross_entropy_with_logits(logits, targets.expand_as(logits), reduction="none").mean(1)
         training = torch.tensor([rate is not None for rate in rates]).to(device, non_blocking=True)
         better = ((tau > best_tau) | ((tau == best_tau) & (loss < best_loss))) & training
         best_tau, best_loss = torch.where(better, tau, best_tau), torch.where(better, loss, best_loss)
         best_epoch = torch.where(better, epoch, best_epoch)
-        best = torch.where(better[:, None], ensemble.parameters.detach()[members], best)
+        best = torch.where(better[:, None], ensemble.parameters.detach(), best)
         # only a schedule that depends on validation makes the host wait for the device
         improved = better.tolist() if recipe.converged else [False] * count
         rates = list(map(_following, schedules, improved))
-    step.set_rates(torch.zeros(count), members)
+    fitted = []
     for number, (tau, epoch) in enumerate(zip(best_tau.tolist(), best_epoch.tolist(), strict=True)):
-        predictor = ensemble.member(members.start + number, best[number])
+        predictor = ensemble.member(number, best[number])
         if ranks is not None and isinstance(predictor, GaugeNFN):
             predictor.places.fit(ranks, direction_of(validation.label))
         fitted.append(_fitted(predictor, epoch, trained[number], tau, ranks))
+    return fitted
+
+
+def _targets_of(rows: Checkpoints, ranks: Ranks | None) -> Float[Tensor, " n"]:
+    """The accuracies, or their ranks."""
+    return rows.goodness if ranks is None else torch.from_numpy(ranks.of(rows.truth())).to(rows.goodness)
 
 
 def _epoch_batches(

@@ -163,23 +163,6 @@ def test_the_leader_reads_weights():
     assert "| hyperparameters only | 0.900 ± 0.010" in text
 
 
-def test_variants_stand_beside_the_model_that_they_change_and_not_among_the_others(tmp_path: Path):
-    setting = {"threshold": 0.0, "recipe": "paper"}
-    variant = "transformer_nfn_classifier_invariants"
-    rows = [row("tau", 0.82, model="transformer_nfn", **setting), row("tau", 0.9, model=variant, **setting)]
-    behind = {"tau_behind_leader": -0.08, "tau_behind_leader_low": -0.1, "tau_behind_leader_high": -0.06}
-    rows += [row(metric, value, model=variant, **setting) for metric, value in behind.items()]
-    results.append(rows, tmp_path)
-    text = render_table("variants", {"mnist": ResultIndex.latest(rows, "mnist")})
-    assert "| Transformer-NFN | 0.820 ± 0.010 | – |" in text
-    assert "| Transformer-NFN, classifier's invariants | 0.900 ± 0.010 | 0.080 [0.060, 0.100] |" in text
-    with pytest.raises(ValueError, match="no rows of a variant of transformer_nfn"):
-        render_table("variants", {"mnist": ResultIndex.latest(rows[:1], "mnist")})
-    shown = _Contents(tmp_path).table("kendall", "mnist")
-    assert "| Transformer-NFN | **0.820" in shown
-    assert "invariants" not in shown
-
-
 def test_the_speed_table_takes_the_last_measurement():
     rows = [one for name in ("generation", "nfn", "loader") for one in results.read(f"speed.{name}")]
     reading = [one for one in rows if one.metric == "checkpoints_per_second" and one.variant == "zoo.open"]

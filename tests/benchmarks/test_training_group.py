@@ -138,7 +138,7 @@ def test_a_longer_training_is_never_worse_on_validation():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_recorded_step_trains_like_the_one_on_the_cpu(kind: type[Predictor]):
-    """Two groups of different length, so that one goes on when the other is done."""
+    """Two groups of different length and size."""
     groups = [TrainingGroup(np.arange(48), np.arange(20), (0, 1)), TrainingGroup(np.arange(21), np.arange(20), (0,))]
     device = torch.device("cuda")
     train, validation = (replace(rows, weights=rows.weights.to(device)) for rows in (TRAIN, VALIDATION))
