@@ -48,7 +48,7 @@ from torch import Tensor, nn
 
 from benchmarks.data import Checkpoints
 from benchmarks.statistics import tau_with_interval
-from benchmarks.tables import MISSING, for_terminal, table, with_interval
+from benchmarks.tables import for_terminal, render_table, with_interval
 from nfn import load_predictor, load_pretrained
 from nfn.predictors.conformal import LEVEL, ConformalInterval
 from nfn.predictors.predictor import differences
@@ -63,7 +63,6 @@ from zoo.reading.locate import find_folder
 from zoo.reading.reader import open_zoo
 from zoo.storage.atomic import write_atomically
 from zoo.storage.untrusted import faults_named
-from zoo.terminal import plain_markdown
 
 _WRITTEN = ["checkpoint", "predicted", "low", "high", "measured"]
 
@@ -141,17 +140,6 @@ class _Ranker:
         numbers = {"predicted": predicted, "low": low, "high": high}
         ranking = pd.DataFrame(table).assign(**{name: tensor.double().numpy() for name, tensor in numbers.items()})
         return ranking.sort_values("predicted", ascending=direction_of(self.label) < 0, kind="stable")
-
-
-def _text(ranking: pd.DataFrame, top: int) -> str:
-    """The first rows as a table for a terminal."""
-    cells = []
-    row: Any
-    for rank, row in enumerate(ranking.head(top).itertuples(), start=1):
-        interval = MISSING if math.isnan(row.low) else f"[{row.low:.3f}, {row.high:.3f}]"
-        measured = MISSING if math.isnan(row.measured) else f"{row.measured:.3f}"
-        cells.append([f"{rank}. {plain_markdown(row.checkpoint)}", f"{row.predicted:.3f}", interval, measured])
-    return for_terminal(table(["checkpoint", "predicted", f"{LEVEL:.0%} interval", "measured"], cells))
 
 
 def _verdict(ranking: pd.DataFrame) -> str:
@@ -235,10 +223,12 @@ def main(options: _Options) -> None:
     if options.out is not None and len(rankings) > 1:
         raise ValueError(f"--out takes one ranking: these paths have {len(rankings)}, of different predictors or zoos")
     for title, ranking in rankings:
-        rows = len(ranking)
-        first = f", the best {options.top} first" if rows > options.top else ", the best first" if rows > 1 else ""
-        print(f"{printable(title)}: {how_many(rows, 'checkpoint')}{first}\n")
-        print(_text(ranking, options.top))
+        count = len(ranking)
+        first = f", the best {options.top} first" if count > options.top else ", the best first" if count > 1 else ""
+        print(f"{printable(title)}: {how_many(count, 'checkpoint')}{first}\n")
+        best = ranking.head(options.top).astype(object)
+        rows = best.where(best.notna(), None).to_dict("records")
+        print(for_terminal(render_table("ranking", rows=rows, level=f"{LEVEL:.0%}")))
         print(f"\n{for_terminal(_verdict(ranking))}")
         if options.out is not None:
             write_atomically(options.out, ranking[_WRITTEN].to_csv(index=False, lineterminator="\n").encode())
