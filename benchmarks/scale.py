@@ -181,20 +181,24 @@ class _KeptRows(Checkpoints):
         return self.weights
 
 
-def _kept(config: str, model: str, options: _Table) -> BenchmarkData:
-    """What was kept of a config for a model, in the splits of a zoo; hyperparameters are kept of all."""
+def _kept(config: str, options: _Table) -> dict[str, BenchmarkData]:
+    """What was kept of a config for each model, in the splits of a zoo."""
     folder = options.out / _FEATURES / config
     if not folder.is_dir():
         raise ValueError(f"{folder} holds no features: run `python -m benchmarks.scale read RUNS`")
-    rows = pq.read_table(folder).to_pandas()
-    numbers = np.stack(rows[model].to_list()).astype(np.float32) if model in _STORED else np.empty((len(rows), 0))
+    rows, device = pq.read_table(folder).to_pandas(), choose_device(options.device)
     metadata = rows[["run_id", *CONFIGURATION]].assign(goodness=rows["test_accuracy"])
-    weights = torch.from_numpy(numbers).to(choose_device(options.device))
-    kept, split = _KeptRows(SPECS[task_of(config)], weights, metadata), splits_of(rows.__getitem__, repeats=False)
-    parts = {name: kept.take(np.flatnonzero(np.array(split) == name)) for name in SPLITS}
-    require_rows(config, {name: len(part) for name, part in parts.items()}, MIN_ROWS)
-    train, validation, test = parts.values()
-    return BenchmarkData(train, validation, lambda: test, config, fingerprint="", test_examples=0)
+    splits = np.array(splits_of(rows.__getitem__, repeats=False))
+    places = {name: np.flatnonzero(splits == name) for name in SPLITS}
+    require_rows(config, {name: len(chosen) for name, chosen in places.items()}, MIN_ROWS)
+
+    def data_of(numbers: np.ndarray) -> BenchmarkData:
+        kept = _KeptRows(SPECS[task_of(config)], torch.from_numpy(numbers.astype(np.float32)).to(device), metadata)
+        train, validation, test = (kept.take(chosen) for chosen in places.values())
+        return BenchmarkData(train, validation, lambda: test, config, fingerprint="", test_examples=0)
+
+    nothing = np.empty((len(rows), 0))
+    return {"hyperparameters": data_of(nothing)} | {name: data_of(np.stack(rows[name].to_list())) for name in _STORED}
 
 
 def _predictions(model: str, data: BenchmarkData, options: _Table) -> list[Float[np.ndarray, " n"]]:
@@ -217,9 +221,8 @@ def _predictions(model: str, data: BenchmarkData, options: _Table) -> list[Float
 
 def _measured(config: str, options: _Table) -> Iterator[Result]:
     """τ of every model at every number of training rows, and how far it is ahead of the hyperparameters."""
-    kept = {model: _kept(config, model, options) for model in ("hyperparameters", *_STORED)}
-    device, everything = choose_device(options.device), len(kept["hyperparameters"].train)
-    truth = kept["hyperparameters"].open_test().truth()
+    kept, device = _kept(config, options), choose_device(options.device)
+    everything, truth = len(kept["hyperparameters"].train), kept["hyperparameters"].open_test().truth()
     counts = resample_runs(np.arange(len(truth)))
     for size in (*sorted({size for size in options.sizes if size < everything}), everything):
         setting = {"rows": size, "test_runs": len(truth), "epochs": options.epochs}
