@@ -86,9 +86,7 @@ def _measured(metadata: Mapping[str, Any], label: str) -> float:
 
 def _files_in(path: Path) -> list[CheckpointFile]:
     """The checkpoint of a file, or those of all files in a folder, by name."""
-    if not path.is_dir():
-        return [CheckpointFile.read(path)]
-    paths = sorted(each for each in path.iterdir() if each.suffix in SUFFIXES)
+    paths = sorted(each for each in path.iterdir() if each.suffix in SUFFIXES) if path.is_dir() else [path]
     if not paths:
         raise ValueError(f"{path} holds neither a zoo (manifest.json) nor files that end in {', '.join(SUFFIXES)}")
     return [CheckpointFile.read(each) for each in paths]
@@ -114,11 +112,6 @@ class _Ranker:
         return cls(name, pretrained.spec, pretrained.predictor, pretrained.interval, pretrained.card, pretrained.label)
 
     @property
-    def ranked_by(self) -> str:
-        """The end of a title that names what it predicts, where that is not the accuracy."""
-        return "" if self.label == "test_accuracy" else f" by {self.label.replace('_', ' ')}"
-
-    @property
     def configs(self) -> list[str]:
         """The configs that it was fitted on, by its card."""
         data = self.card.get("data", {})
@@ -129,8 +122,9 @@ class _Ranker:
         return configs
 
     @torch.no_grad()
-    def rank(self, weights: Float[Tensor, "n d"], table: Mapping[str, Any]) -> pd.DataFrame:
-        """The checkpoints, the best predictions first, with the ends of the intervals, NaN where there are none.
+    def rank(self, what: str, weights: Float[Tensor, "n d"], table: Mapping[str, Any]) -> tuple[str, pd.DataFrame]:
+        """A title, which names what is predicted where that is not the accuracy, and the checkpoints, the best
+        predictions first, with the ends of the intervals, NaN where there are none.
 
         ``table`` has the name of each (``checkpoint``), its ``run``, and the label that was ``measured``, NaN where it
         is not known.
@@ -139,19 +133,20 @@ class _Ranker:
         low, high = (torch.full_like(predicted, math.nan),) * 2 if self.interval is None else self.interval(predicted)
         numbers = {"predicted": predicted, "low": low, "high": high}
         ranking = pd.DataFrame(table).assign(**{name: tensor.double().numpy() for name, tensor in numbers.items()})
-        return ranking.sort_values("predicted", ascending=direction_of(self.label) < 0, kind="stable")
+        ranking = ranking.sort_values("predicted", ascending=direction_of(self.label) < 0, kind="stable")
+        return what if self.label == "test_accuracy" else f"{what} by {self.label.replace('_', ' ')}", ranking
 
 
 def _verdict(ranking: pd.DataFrame) -> str:
     """Kendall's τ of the ranking, where at least two accuracies were measured."""
-    known = np.isfinite(ranking["measured"].to_numpy())
-    predicted, truth, low, high = (ranking[name].to_numpy()[known] for name in ("predicted", "measured", "low", "high"))
-    runs = np.unique(ranking["run"].to_numpy(dtype=str)[known], return_inverse=True)[1]
+    known = ranking[np.isfinite(ranking["measured"])]
+    predicted, truth, low, high = (known[name].to_numpy() for name in ("predicted", "measured", "low", "high"))
+    runs = np.unique(known["run"].to_numpy(dtype=str), return_inverse=True)[1]
     tau, interval = tau_with_interval(predicted, truth, runs)
     if math.isnan(tau):
         return "nothing was measured, or it cannot be ranked"
-    words = with_interval(tau, interval)
-    line = f"Kendall's τ on {len(truth):,} measured checkpoints of {len(np.unique(runs)):,} runs: {words}"
+    counts = f"{len(truth):,} measured checkpoints of {len(np.unique(runs)):,} runs"
+    line = f"Kendall's τ on {counts}: {with_interval(tau, interval)}"
     if np.isnan(low).any():
         return line
     return f"{line}; {((low <= truth) & (truth <= high)).mean():.0%} of them are inside the interval"
@@ -180,7 +175,7 @@ def _zoo_ranking(path: str, options: _Options) -> tuple[str, pd.DataFrame]:
     names = rows.metadata["run_id"].astype(str) + " " + rows.metadata["checkpoint"].astype(str)
     measured = direction_of(ranker.label) * rows.truth().astype(np.float64)
     columns = {"checkpoint": names, "run": rows.runs, "measured": measured}
-    return f"{path}, {reader.config}, {reader.split}{ranker.ranked_by}", ranker.rank(rows.weights, columns)
+    return ranker.rank(f"{path}, {reader.config}, {reader.split}", rows.weights, columns)
 
 
 def _file_rankings(files: Sequence[CheckpointFile], predictor: str | None) -> list[tuple[str, pd.DataFrame]]:
@@ -203,7 +198,7 @@ def _file_rankings(files: Sequence[CheckpointFile], predictor: str | None) -> li
             "run": [str(file.metadata.get("run_id", file.path)) for file in chosen],
             "measured": [_measured(file.metadata, ranker.label) for file in chosen],
         }
-        rankings.append((f"{len(chosen):,} files{ranker.ranked_by}", ranker.rank(weights, columns)))
+        rankings.append(ranker.rank(f"{len(chosen):,} files", weights, columns))
     return rankings
 
 
