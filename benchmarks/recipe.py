@@ -100,9 +100,8 @@ def _features(predictor: Predictor, weights: TransformerWeights) -> Float[Tensor
 def _prepared(model: str, train: Checkpoints) -> Callable[[Checkpoints], Float[Tensor, "n inputs"]]:
     """The scaled features of a model; principal components are of the right size already."""
     predictor = builder(model, train.spec, None, None)(torch.Generator().manual_seed(0)).to(train.weights.device)
-    weights = TransformerWeights.from_flat(train.spec, train.weights, check_finite=False)
-    predictor.fit_inputs(weights, train.goodness)
-    predictor.fit_scale(weights)
+    predictor.fit_inputs(train.readable, train.goodness)
+    predictor.fit_scale(train.readable)
 
     @torch.no_grad()
     def read(rows: Checkpoints) -> Float[Tensor, "n inputs"]:
