@@ -51,7 +51,6 @@ from zoo.format.table_file import read_table
 from zoo.plots import new_figure, save
 from zoo.reading.locate import choose_configs, find_folder
 from zoo.storage.atomic import write_atomically
-from zoo.storage.untrusted import HeldFile
 
 _CURVES = ("test_accuracy", "test_loss", "train_loss")
 READS = {
@@ -117,7 +116,7 @@ def main(options: _Options) -> None:
     for config in choose_configs(options.zoo, options.config):
         zoo = PublishedZoo.read(find_folder(options.zoo, config))  # with the runs, where it is downloaded
         details = zoo.config(config)
-        table = read_table(HeldFile(zoo.folder / config / RUNS_FILE), PUBLISHED_RUN_SCHEMA).to_pandas()
+        table = read_table(zoo.folder / config / RUNS_FILE, PUBLISHED_RUN_SCHEMA).to_pandas()
         rows = list(_ranked(config, details, table[table["status"] == "completed"], options))
         results.append_new(rows, options.out)
         text = render_table("curves", rows=rows, reads=READS)

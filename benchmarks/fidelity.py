@@ -49,7 +49,6 @@ from generation.task import named_task
 from zoo.device import choose_device
 from zoo.format.schema import usual_label
 from zoo.tasks.examples import TaskData
-from zoo.tasks.task_file import find_task
 
 _STABLE = 0.02  # a configuration is stable if the labels of torch's two seeds differ by at most this
 _METRICS = ("mean_difference", "mean_distance", "distribution_distance")
@@ -70,9 +69,9 @@ def _agreement(first: Tensor, second: Tensor) -> dict[str, float]:
 def _compare(configs: list[RunConfig], task: TaskData, device: torch.device, engine: str) -> list[Result]:
     """Trains the configurations three times and measures how the results agree."""
     reseeded = [replace(run, seed=run.seed + 1) for run in configs]
-    ours = _train(make_engine(engine, configs, task, device), configs, task)
-    reference = _train(TorchEngine(configs, task, device=device, precision="float32"), configs, task)
-    other_seeds = _train(TorchEngine(reseeded, task, device=device, precision="float32"), reseeded, task)
+    ours = _train(make_engine(engine, configs, task, device), task)
+    reference = _train(TorchEngine(configs, task, device=device, precision="float32"), task)
+    other_seeds = _train(TorchEngine(reseeded, task, device=device, precision="float32"), task)
     stable = (reference - other_seeds).abs() <= _STABLE
     setting = {"epochs": configs[0].protocol.epochs, "train_examples": len(task.train), "stable_within": _STABLE}
 
@@ -87,7 +86,7 @@ def _compare(configs: list[RunConfig], task: TaskData, device: torch.device, eng
     return measured
 
 
-def _train(engine: Engine, configs: list[RunConfig], task: TaskData) -> Tensor:
+def _train(engine: Engine, task: TaskData) -> Tensor:
     """Final test accuracies, 0 for a run that diverged; of language models losses, those of guessing at random."""
     trainer = PopulationTrainer(engine)
     with progress_bar() as bar:
@@ -102,11 +101,11 @@ def _train(engine: Engine, configs: list[RunConfig], task: TaskData) -> Tensor:
 @_command
 def main(options: _Options) -> None:
     device = choose_device(options.device)
-    task = load_task_data(find_task(options.config), options.data, embedding_folder=options.embedding)
+    named = named_task(options.config)
+    task = load_task_data(named.file, options.data, embedding_folder=options.embedding)
     task = with_fewer_examples(task, options.examples)
-    sweep = Sweep(named_task(options.config), PRESETS["paper"])
-    protocol = named_task(options.config).protocol.lasting(options.epochs)
-    configs = [replace(run, protocol=protocol, train_fraction=1.0) for run in sweep.shard(0)[: options.runs]]
+    runs, protocol = Sweep(named, PRESETS["paper"]).shard(0)[: options.runs], named.protocol.lasting(options.epochs)
+    configs = [replace(run, protocol=protocol, train_fraction=1.0) for run in runs]
     measured = _compare(configs, task, device, options.engine)
     for row in measured:
         print(f"{row.variant:28} {row.metric:24} {row.value:8.4f}  n {row.n}")

@@ -10,7 +10,6 @@ With these options it is a cross-validation that leaves out the test split: what
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -28,33 +27,28 @@ _Inputs = Callable[[TransformerSpec, Tensor, Generator], Tensor]
 """Makes other inputs in place of the usual ones."""
 
 
-class _Ablation(ResponseNFN):
+def _ablation(
+    name: str, inputs: _Inputs = lambda _, usual, __: usual, reads: Callable[[str], bool] = lambda _: True
+) -> type[ResponseNFN]:
     """Reads the responses to ``inputs``, and of them those whose names ``reads`` accepts."""
 
-    recipe = "gauge"
+    @cache
+    def chosen(spec: TransformerSpec) -> Tensor:
+        with torch.device("cpu"):
+            return inputs(spec, synthetic_inputs(spec), Generator().manual_seed(1))
 
-    def __init_subclass__(
-        cls, inputs: _Inputs = lambda _, usual, __: usual, reads: Callable[[str], bool] = lambda _: True, **others: Any
-    ) -> None:
-        super().__init_subclass__(**others)
-        cls.kind = cls.__name__.lower()
+    def layout(spec: TransformerSpec) -> dict[str, int]:
+        sizes = response_layout(spec, len(chosen(spec)))
+        return {name: size for name, size in sizes.items() if reads(name)}
 
-        @cache
-        def chosen(spec: TransformerSpec) -> Tensor:
-            with torch.device("cpu"):
-                return inputs(spec, synthetic_inputs(spec), Generator().manual_seed(1))
+    def features(weights: TransformerWeights) -> Float[Tensor, "n features"]:
+        spec = weights.spec
+        sizes = response_layout(spec, len(chosen(spec)))
+        groups = responses(weights, chosen(spec)).split(list(sizes.values()), dim=-1)
+        return torch.cat([group for name, group in zip(sizes, groups, strict=True) if reads(name)], dim=-1)
 
-        def layout(spec: TransformerSpec) -> dict[str, int]:
-            sizes = response_layout(spec, len(chosen(spec)))
-            return {name: size for name, size in sizes.items() if reads(name)}
-
-        def features(weights: TransformerWeights) -> Float[Tensor, "n features"]:
-            spec = weights.spec
-            sizes = response_layout(spec, len(chosen(spec)))
-            groups = responses(weights, chosen(spec)).split(list(sizes.values()), dim=-1)
-            return torch.cat([group for name, group in zip(sizes, groups, strict=True) if reads(name)], dim=-1)
-
-        cls.known = {"responses": Source("responses", layout, InputCache(features, dtype=None))}
+    known = {"responses": Source("responses", layout, InputCache(features, dtype=None))}
+    return type(name, (ResponseNFN,), {"kind": name.lower(), "recipe": "gauge", "known": known})
 
 
 def _refuse_tokens(spec: TransformerSpec, name: str) -> None:
@@ -82,29 +76,17 @@ def _short(spec: TransformerSpec, usual: Tensor, _: Generator) -> Tensor:
     return usual[:, : usual.shape[1] // 2]
 
 
-class Noise(_Ablation, inputs=_noise):
-    """Uniform numbers: pixels from −1 to 1, or word vectors of the usual size."""
-
-
-class Dots(_Ablation, inputs=_dots):
-    """Images with one pixel in ten at 1 and the others at −1; word vectors with one number in ten and the others 0."""
-
-
-class Half(_Ablation, inputs=lambda _, usual, __: usual[: len(usual) // 2]):
-    """The first half of the usual inputs."""
-
-
-class Quarter(_Ablation, inputs=lambda _, usual, __: usual[: len(usual) // 4]):
-    """The first quarter of the usual inputs."""
-
-
-class Short(_Ablation, inputs=_short):
-    """As many sequences as usual, of half as many words."""
-
-
-class Logits(_Ablation, reads=lambda name: not name.startswith(_OF_HIDDEN_ROWS)):
-    """Of the responses, what follows from the logits."""
-
-
-class Hidden(_Ablation, reads=lambda name: name.startswith(_OF_HIDDEN_ROWS)):
-    """Of the responses, the statistics of hidden rows."""
+Noise = _ablation("Noise", inputs=_noise)
+"""Uniform numbers: pixels from −1 to 1, or word vectors of the usual size."""
+Dots = _ablation("Dots", inputs=_dots)
+"""Images with one pixel in ten at 1 and the others at −1; word vectors with one number in ten and the others 0."""
+Half = _ablation("Half", inputs=lambda _, usual, __: usual[: len(usual) // 2])
+"""The first half of the usual inputs."""
+Quarter = _ablation("Quarter", inputs=lambda _, usual, __: usual[: len(usual) // 4])
+"""The first quarter of the usual inputs."""
+Short = _ablation("Short", inputs=_short)
+"""As many sequences as usual, of half as many words."""
+Logits = _ablation("Logits", reads=lambda name: not name.startswith(_OF_HIDDEN_ROWS))
+"""Of the responses, what follows from the logits."""
+Hidden = _ablation("Hidden", reads=lambda name: name.startswith(_OF_HIDDEN_ROWS))
+"""Of the responses, the statistics of hidden rows."""

@@ -48,7 +48,7 @@ from torch import Tensor, nn
 
 from benchmarks.data import Checkpoints
 from benchmarks.statistics import tau_with_interval
-from benchmarks.tables import MISSING, for_terminal, table, with_interval
+from benchmarks.tables import for_terminal, render_table, with_interval
 from nfn import load_predictor, load_pretrained
 from nfn.predictors.conformal import LEVEL, ConformalInterval
 from nfn.predictors.predictor import differences
@@ -63,7 +63,6 @@ from zoo.reading.locate import find_folder
 from zoo.reading.reader import open_zoo
 from zoo.storage.atomic import write_atomically
 from zoo.storage.untrusted import faults_named
-from zoo.terminal import plain_markdown
 
 _WRITTEN = ["checkpoint", "predicted", "low", "high", "measured"]
 
@@ -87,9 +86,7 @@ def _measured(metadata: Mapping[str, Any], label: str) -> float:
 
 def _files_in(path: Path) -> list[CheckpointFile]:
     """The checkpoint of a file, or those of all files in a folder, by name."""
-    if not path.is_dir():
-        return [CheckpointFile.read(path)]
-    paths = sorted(each for each in path.iterdir() if each.suffix in SUFFIXES)
+    paths = sorted(each for each in path.iterdir() if each.suffix in SUFFIXES) if path.is_dir() else [path]
     if not paths:
         raise ValueError(f"{path} holds neither a zoo (manifest.json) nor files that end in {', '.join(SUFFIXES)}")
     return [CheckpointFile.read(each) for each in paths]
@@ -115,11 +112,6 @@ class _Ranker:
         return cls(name, pretrained.spec, pretrained.predictor, pretrained.interval, pretrained.card, pretrained.label)
 
     @property
-    def ranked_by(self) -> str:
-        """The end of a title that names what it predicts, where that is not the accuracy."""
-        return "" if self.label == "test_accuracy" else f" by {self.label.replace('_', ' ')}"
-
-    @property
     def configs(self) -> list[str]:
         """The configs that it was fitted on, by its card."""
         data = self.card.get("data", {})
@@ -130,8 +122,9 @@ class _Ranker:
         return configs
 
     @torch.no_grad()
-    def rank(self, weights: Float[Tensor, "n d"], table: Mapping[str, Any]) -> pd.DataFrame:
-        """The checkpoints, the best predictions first, with the ends of the intervals, NaN where there are none.
+    def rank(self, what: str, weights: Float[Tensor, "n d"], table: Mapping[str, Any]) -> tuple[str, pd.DataFrame]:
+        """A title, which names what is predicted where that is not the accuracy, and the checkpoints, the best
+        predictions first, with the ends of the intervals, NaN where there are none.
 
         ``table`` has the name of each (``checkpoint``), its ``run``, and the label that was ``measured``, NaN where it
         is not known.
@@ -140,30 +133,20 @@ class _Ranker:
         low, high = (torch.full_like(predicted, math.nan),) * 2 if self.interval is None else self.interval(predicted)
         numbers = {"predicted": predicted, "low": low, "high": high}
         ranking = pd.DataFrame(table).assign(**{name: tensor.double().numpy() for name, tensor in numbers.items()})
-        return ranking.sort_values("predicted", ascending=direction_of(self.label) < 0, kind="stable")
-
-
-def _text(ranking: pd.DataFrame, top: int) -> str:
-    """The first rows as a table for a terminal."""
-    cells = []
-    row: Any
-    for rank, row in enumerate(ranking.head(top).itertuples(), start=1):
-        interval = MISSING if math.isnan(row.low) else f"[{row.low:.3f}, {row.high:.3f}]"
-        measured = MISSING if math.isnan(row.measured) else f"{row.measured:.3f}"
-        cells.append([f"{rank}. {plain_markdown(row.checkpoint)}", f"{row.predicted:.3f}", interval, measured])
-    return for_terminal(table(["checkpoint", "predicted", f"{LEVEL:.0%} interval", "measured"], cells))
+        ranking = ranking.sort_values("predicted", ascending=direction_of(self.label) < 0, kind="stable")
+        return what if self.label == "test_accuracy" else f"{what} by {self.label.replace('_', ' ')}", ranking
 
 
 def _verdict(ranking: pd.DataFrame) -> str:
     """Kendall's τ of the ranking, where at least two accuracies were measured."""
-    known = np.isfinite(ranking["measured"].to_numpy())
-    predicted, truth, low, high = (ranking[name].to_numpy()[known] for name in ("predicted", "measured", "low", "high"))
-    runs = np.unique(ranking["run"].to_numpy(dtype=str)[known], return_inverse=True)[1]
+    known = ranking[np.isfinite(ranking["measured"])]
+    predicted, truth, low, high = (known[name].to_numpy() for name in ("predicted", "measured", "low", "high"))
+    runs = np.unique(known["run"].to_numpy(dtype=str), return_inverse=True)[1]
     tau, interval = tau_with_interval(predicted, truth, runs)
     if math.isnan(tau):
         return "nothing was measured, or it cannot be ranked"
-    words = with_interval(tau, interval)
-    line = f"Kendall's τ on {len(truth):,} measured checkpoints of {len(np.unique(runs)):,} runs: {words}"
+    counts = f"{len(truth):,} measured checkpoints of {len(np.unique(runs)):,} runs"
+    line = f"Kendall's τ on {counts}: {with_interval(tau, interval)}"
     if np.isnan(low).any():
         return line
     return f"{line}; {((low <= truth) & (truth <= high)).mean():.0%} of them are inside the interval"
@@ -192,7 +175,7 @@ def _zoo_ranking(path: str, options: _Options) -> tuple[str, pd.DataFrame]:
     names = rows.metadata["run_id"].astype(str) + " " + rows.metadata["checkpoint"].astype(str)
     measured = direction_of(ranker.label) * rows.truth().astype(np.float64)
     columns = {"checkpoint": names, "run": rows.runs, "measured": measured}
-    return f"{path}, {reader.config}, {reader.split}{ranker.ranked_by}", ranker.rank(rows.weights, columns)
+    return ranker.rank(f"{path}, {reader.config}, {reader.split}", rows.weights, columns)
 
 
 def _file_rankings(files: Sequence[CheckpointFile], predictor: str | None) -> list[tuple[str, pd.DataFrame]]:
@@ -215,7 +198,7 @@ def _file_rankings(files: Sequence[CheckpointFile], predictor: str | None) -> li
             "run": [str(file.metadata.get("run_id", file.path)) for file in chosen],
             "measured": [_measured(file.metadata, ranker.label) for file in chosen],
         }
-        rankings.append((f"{len(chosen):,} files{ranker.ranked_by}", ranker.rank(weights, columns)))
+        rankings.append(ranker.rank(f"{len(chosen):,} files", weights, columns))
     return rankings
 
 
@@ -235,10 +218,12 @@ def main(options: _Options) -> None:
     if options.out is not None and len(rankings) > 1:
         raise ValueError(f"--out takes one ranking: these paths have {len(rankings)}, of different predictors or zoos")
     for title, ranking in rankings:
-        rows = len(ranking)
-        first = f", the best {options.top} first" if rows > options.top else ", the best first" if rows > 1 else ""
-        print(f"{printable(title)}: {how_many(rows, 'checkpoint')}{first}\n")
-        print(_text(ranking, options.top))
+        count = len(ranking)
+        first = f", the best {options.top} first" if count > options.top else ", the best first" if count > 1 else ""
+        print(f"{printable(title)}: {how_many(count, 'checkpoint')}{first}\n")
+        best = ranking.head(options.top).astype(object)
+        rows = best.where(best.notna(), None).to_dict("records")
+        print(for_terminal(render_table("ranking", rows=rows, level=f"{LEVEL:.0%}")))
         print(f"\n{for_terminal(_verdict(ranking))}")
         if options.out is not None:
             write_atomically(options.out, ranking[_WRITTEN].to_csv(index=False, lineterminator="\n").encode())

@@ -48,13 +48,14 @@ from collections.abc import Iterator, Sequence
 from functools import reduce
 from importlib import metadata
 
+import jinja2
 import numpy as np
 import torch
 from jaxtyping import Float
 
 from benchmarks.data import MIN_ROWS, BenchmarkData, Checkpoints, Fitted, Outcome, require_rows
 from benchmarks.leaderboard.scoring import HeldOutRows
-from benchmarks.models.registry import BenchmarkModel, builder, known_models
+from benchmarks.models.registry import builder, known_models
 from benchmarks.models.training import RECIPES, TrainingGroup, train_together
 from benchmarks.results import current_commit, describe_device
 from benchmarks.statistics import kendall_tau, tau_with_interval
@@ -69,21 +70,11 @@ from zoo.format.schema import direction_of
 from zoo.format.splits import SPLITS
 from zoo.reading.locate import choose_configs, find_folder
 from zoo.storage.atomic import write_atomically
-from zoo.tasks.toml_text import toml_text
+from zoo.tasks.toml_text import toml_value
 from zoo.transformer.spec import differences
 
-_RECIPE = "gauge"
-_READS = {
-    "gauge_nfn": "the invariants of the whole group and of responses to synthetic inputs",
-    "response_nfn": "responses to texts that the best of the training checkpoints wrote",
-}
+_TEMPLATE = Path(__file__).parent / "templates" / "predictor.toml.j2"
 _MAX_FILE = 5_000_000
-_LIMITS = (
-    "For transformers of exactly these dimensions, trained by the protocol of this zoo on its data: the weights of any "
-    "other give a number that means nothing. It may have learned which configurations train well rather than how "
-    "a network behaves, so it must not stand in for a measurement on test data, decide about a model in use, or "
-    "compare transformers trained in other ways. The interval holds on average over runs like those of the zoo."
-)
 
 
 class _Config(NamedTuple):
@@ -168,56 +159,13 @@ def _tests(joined: BenchmarkData, config: _Config, fitted: Fitted, pretrained: P
         yield {"config": config.data.config, "configurations": "unseen", **_measured(new, pretrained)}
 
 
-def _card(
-    options: _Options,
-    configs: Sequence[_Config],
-    calibrated: Sequence[str],
-    joined: BenchmarkData,
-    model: BenchmarkModel,
-    fitted: Fitted,
-    file: Path,
-) -> dict[str, Any]:
-    """Everything needed to use the file, or to make it again."""
-    pretrained = load_pretrained(file)
-    return {
-        "name": file.stem,
-        "predictor": model.title,
-        "predicts": joined.train.label,
-        "limits": _LIMITS,
-        "data": {
-            "zoo": Path(options.zoo).name,
-            "config": [config.data.config for config in configs],
-            "checkpoint": joined.checkpoint,
-            "trained_on": joined.trained_on or "the whole data of its task",
-            "train_rows": len(joined.train),
-            "train_runs": len(np.unique(joined.train.runs)),
-            "validation_rows": len(joined.validation),
-            "validation_runs": len(np.unique(joined.validation.runs)),
-            "fingerprint": [config.data.fingerprint for config in configs],
-        },
-        "recipe": {
-            "text": f"targets are ranks among the training runs; principal components of {_READS[model.name]}; Adam "
-            "with weight decay; the epoch with the best validation τ",
-            "recipe": _RECIPE,
-            "epochs": options.epochs,
-            "best_epoch": fitted.epoch,
-            "seed": options.seed,
-            "parameters": fitted.parameters,
-            "command": " ".join(["python", *sys.orig_argv[1:]]),
-            "device": describe_device(joined.train.weights.device),
-            "torch": metadata.version("torch"),
-            "commit": current_commit(),
-        },
-        "interval": {
-            "level": LEVEL,
-            "bins": len(pretrained.interval.half_widths),
-            "config": list(calibrated),
-            "text": "split-conformal: the quantile of the errors on the validation split, in bins of predicted value. "
-            "Validation also chose the epoch, and the checkpoints of a run are alike, so the level is approximate.",
-        },
-        "storage": {"bytes": file.stat().st_size},
-        "test": [test for config in configs for test in _tests(joined, config, fitted, pretrained)],
-    }
+def _card(**known: Any) -> bytes:
+    """Everything needed to use the file, or to make it again, as TOML."""
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    environment.filters["toml"] = toml_value
+    return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(known).encode()
 
 
 def _check_replaceable(path: Path) -> None:
@@ -250,7 +198,7 @@ def main(options: _Options) -> None:
     group = TrainingGroup(np.arange(len(train)), np.arange(len(validation)), (options.seed,))
     model = known_models()["response_nfn" if train.spec.causal else "gauge_nfn"]
     build = builder(model.name, train.spec, None, None)
-    ((fitted,),) = train_together(build, [group], train, validation, RECIPES[_RECIPE], options.epochs)
+    ((fitted,),) = train_together(build, [group], train, validation, RECIPES[model.recipe], options.epochs)
     assert fitted.predictor is not None
     calibrated = [config.data for config in configs if config.own_seeds] or [config.data for config in configs]
     runs = np.concatenate([data.validation.runs for data in calibrated])
@@ -260,11 +208,31 @@ def main(options: _Options) -> None:
     with tempfile.TemporaryDirectory(prefix="pretrain-") as scratch:
         file = Path(scratch) / options.out.name
         size = save_pretrained(fitted.predictor, interval, file, rows.label)
-        written = _card(options, configs, [data.config for data in calibrated], joined, model, fitted, file)
-        _replace_pair(options.out, file.read_bytes(), toml_text(written).encode())
+        pretrained = load_pretrained(file)
+        tests = [test for config in configs for test in _tests(joined, config, fitted, pretrained)]
+        card = _card(
+            name=file.stem,
+            zoo=Path(options.zoo).name,
+            configs=[config.data for config in configs],
+            calibrated=calibrated,
+            train=train,
+            validation=validation,
+            model=model,
+            fitted=fitted,
+            options=options,
+            interval=pretrained.interval,
+            level=LEVEL,
+            bytes=size,
+            tests=tests,
+            command=" ".join(["python", *sys.orig_argv[1:]]),
+            device=describe_device(train.weights.device),
+            torch=metadata.version("torch"),
+            commit=current_commit(),
+        )
+        _replace_pair(options.out, file.read_bytes(), card)
     if size > _MAX_FILE:
         print(f"note: {options.out} has {size:,} bytes; the package takes at most {_MAX_FILE:,}", file=sys.stderr)
-    for test in written["test"]:
+    for test in tests:
         print(
             f"{options.out}: {test['config']}, {test['configurations']} configurations: τ {test['tau']:.3f} on "
             f"{test['rows']:,} test rows, {test['share_inside_interval']:.0%} of them inside the {LEVEL:.0%} interval"

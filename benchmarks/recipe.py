@@ -35,7 +35,7 @@ class _Options:
 
 _command = Command(__name__, "benchmarks.recipe", __doc__, _Options, lambda _: ("scipy",))
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -66,34 +66,25 @@ _MOST_CLASSES, _INTERVALS = 16, 8
 _WIDTH, _BATCH_SIZE, _RATE, _DECAY = 128, 64, 1e-3, 1e-2
 
 
-@dataclass(frozen=True)
-class _Question:
-    """A hyperparameter, or the epoch. ``edges`` lie between its classes; None where they have no order."""
-
-    name: str
-    edges: Float[np.ndarray, " edges"] | None
-
-    @classmethod
-    def among(cls, name: str, values: pd.Series) -> "_Question":
-        if name == "optimizer":
-            return cls(name, None)
-        grid = np.unique(values.to_numpy(dtype=np.float64))
-        if len(grid) > _MOST_CLASSES:
-            return cls(name, np.unique(np.quantile(values, np.arange(1, _INTERVALS) / _INTERVALS)))
-        return cls(name, (grid[1:] + grid[:-1]) / 2)
-
-    @property
-    def classes(self) -> int:
-        return len(OPTIMIZERS) if self.edges is None else len(self.edges) + 1
-
-    def answers(self, recipes: pd.DataFrame) -> Integer[np.ndarray, " n"]:
-        values = recipes[self.name]
-        return np.array(values.map(OPTIMIZERS.index) if self.edges is None else np.searchsorted(self.edges, values))
+def _values(rows: pd.DataFrame, name: str) -> Float[np.ndarray, " n"]:
+    """A hyperparameter, or the epoch, as numbers: an optimizer is its place among the known ones."""
+    values = rows[name].map(OPTIMIZERS.index) if name == "optimizer" else rows[name]
+    return values.to_numpy(dtype=np.float64)
 
 
-def _answers(questions: Sequence[_Question], rows: Checkpoints) -> Integer[Tensor, "n questions"]:
-    found = np.stack([question.answers(rows.metadata) for question in questions], axis=1)
-    return torch.from_numpy(found).to(rows.weights.device, torch.long)
+def _edges(rows: pd.DataFrame, name: str) -> Float[np.ndarray, " edges"]:
+    """What lies between the classes of a hyperparameter, or of the epoch."""
+    values = _values(rows, name)
+    grid = np.arange(len(OPTIMIZERS)) if name == "optimizer" else np.unique(values)
+    if len(grid) > _MOST_CLASSES:
+        return np.unique(np.quantile(values, np.arange(1, _INTERVALS) / _INTERVALS))
+    return (grid[1:] + grid[:-1]) / 2
+
+
+def _answers(asked: Mapping[str, Float[np.ndarray, " edges"]], rows: Checkpoints) -> Integer[Tensor, "n questions"]:
+    """The class of each row by every name that is asked for."""
+    found = [np.searchsorted(edges, _values(rows.metadata, name)) for name, edges in asked.items()]
+    return torch.from_numpy(np.stack(found, axis=1)).to(rows.weights.device, torch.long)
 
 
 def _features(predictor: Predictor, weights: TransformerWeights) -> Float[Tensor, "n inputs"]:
@@ -109,9 +100,8 @@ def _features(predictor: Predictor, weights: TransformerWeights) -> Float[Tensor
 def _prepared(model: str, train: Checkpoints) -> Callable[[Checkpoints], Float[Tensor, "n inputs"]]:
     """The scaled features of a model; principal components are of the right size already."""
     predictor = builder(model, train.spec, None, None)(torch.Generator().manual_seed(0)).to(train.weights.device)
-    weights = TransformerWeights.from_flat(train.spec, train.weights, check_finite=False)
-    predictor.fit_inputs(weights, train.goodness)
-    predictor.fit_scale(weights)
+    predictor.fit_inputs(train.readable, train.goodness)
+    predictor.fit_scale(train.readable)
 
     @torch.no_grad()
     def read(rows: Checkpoints) -> Float[Tensor, "n inputs"]:
@@ -166,8 +156,8 @@ def _measure(options: _Options, config: str, models: Sequence[str]) -> list[Resu
     data = BenchmarkData.from_zoo(options.zoo, config, checkpoint="all", where=where, device=device)
     seen = (data.train, data.validation)
     recipes = data.train.metadata
-    asked = [_Question.among(name, recipes[name]) for name in (*CONFIGURATION, "epoch") if len(set(recipes[name])) > 1]
-    classes, answers = [question.classes for question in asked], [_answers(asked, rows) for rows in seen]
+    asked = {name: _edges(recipes, name) for name in (*CONFIGURATION, "epoch") if len(set(recipes[name])) > 1}
+    classes, answers = [len(edges) + 1 for edges in asked.values()], [_answers(asked, rows) for rows in seen]
     fitted = {}
     for model in models:
         read = _prepared(model, data.train)
@@ -179,30 +169,30 @@ def _measure(options: _Options, config: str, models: Sequence[str]) -> list[Resu
     setting |= {} if options.where == _ALL else {"where": options.where}
     measured: list[Result] = []
 
-    def add(question: _Question, metric: str, values: Sequence[float], resampled: Any = None, **who: str) -> None:
-        what = {"setting": setting | {"hyperparameter": question.name}, "device": device, **who}
+    def add(name: str, metric: str, values: Sequence[float], resampled: Any = None, **who: str) -> None:
+        what = {"setting": setting | {"hyperparameter": name}, "device": device, **who}
         measured.extend(Result.estimated("recipe", config, metric, values, resampled, **what))
 
-    for number, question in enumerate(asked):
+    for number, (name, count) in enumerate(zip(asked, classes, strict=True)):
         most = torch.bincount(answers[0][:, number]).argmax()
-        add(question, "chance", [1 / question.classes], variant="data")
-        add(question, "majority", [float((truths[:, number] == int(most)).mean())], variant="data")
+        add(name, "chance", [1 / count], variant="data")
+        add(name, "majority", [float((truths[:, number] == int(most)).mean())], variant="data")
     for model, (read, networks) in fitted.items():
         features = read(test)
         with torch.no_grad():
             per_seed = [network(features).split(classes, dim=-1) for network in networks]
-        for number, (question, heads) in enumerate(zip(asked, zip(*per_seed, strict=True), strict=True)):
+        for number, (name, heads) in enumerate(zip(asked, zip(*per_seed, strict=True), strict=True)):
             right = [(head.argmax(-1).cpu().numpy() == truths[:, number]).astype(np.float64) for head in heads]
             resampled = counts @ np.mean(right, axis=0) / counts.sum(1)
-            add(question, "accuracy", [float(each.mean()) for each in right], resampled, model=model)
-            if question.edges is not None:
-                values = test.metadata[question.name].to_numpy(dtype=np.float64)
-                places = torch.arange(question.classes, device=device, dtype=torch.float64)
+            add(name, "accuracy", [float(each.mean()) for each in right], resampled, model=model)
+            if name != "optimizer":  # whose values have no order
+                values = _values(test.metadata, name)
+                places = torch.arange(classes[number], device=device, dtype=torch.float64)
                 expected = [(head.double().softmax(-1) @ places).cpu().numpy() for head in heads]
                 taus = [tau_or_zero(each, values) for each in expected]
                 # drawn twice, a run would count its own pairs of epochs four times
-                resampled = None if question.name == "epoch" else bootstrap_taus(expected, values, counts)
-                add(question, "tau", taus, resampled, model=model)
+                resampled = None if name == "epoch" else bootstrap_taus(expected, values, counts)
+                add(name, "tau", taus, resampled, model=model)
     return measured
 
 

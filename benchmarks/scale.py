@@ -54,11 +54,9 @@ _command = Command(
     lambda _: ("scipy", "sklearn"),
 )
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
@@ -67,7 +65,7 @@ from torch import Tensor, nn
 
 import nfn
 from benchmarks import results
-from benchmarks.data import MIN_ROWS, Checkpoints, require_rows
+from benchmarks.data import MIN_ROWS, BenchmarkData, Checkpoints, require_rows
 from benchmarks.models.registry import MODELS
 from benchmarks.models.training import RECIPES, TrainingGroup, train_together
 from benchmarks.models.trees import fit_hyperparameters
@@ -76,7 +74,7 @@ from benchmarks.statistics import bootstrap_taus, resample_runs, tau_or_zero
 from benchmarks.tables import for_terminal, render_table
 from nfn.predictors.baselines import tensor_statistics
 from nfn.predictors.predictor import dense
-from zoo import TransformerSpec, TransformerWeights
+from zoo import TransformerWeights
 from zoo.device import choose_device
 from zoo.format.hyperparameters import CONFIGURATION
 from zoo.format.record import task_of
@@ -133,30 +131,28 @@ def _keep(options: _Read) -> None:
             print(f"{printable(path)}: {len(table):,} runs")
 
 
-class _StoredGauge(nfn.GaugeNFN):
-    """Gauge-NFN's networks on stored components."""
-
-    own_inputs = False
+class _Stored(nfn.Predictor):
+    """A predictor of what was kept in place of weights."""
 
     def inputs(self, weights: Any) -> Any:
         return weights
+
+
+class _StoredGauge(_Stored, nfn.GaugeNFN):
+    """Gauge-NFN's networks on stored components."""
+
+    own_inputs = False
 
     def fit_scale(self, weights: Any) -> None:
         """The components have their size already."""
 
 
-class _StoredMoments(nfn.RawMomentsPredictor):
+class _StoredMoments(_Stored, nfn.RawMomentsPredictor):
     """The network of raw moments on stored ones."""
 
-    def inputs(self, weights: Any) -> Any:
-        return weights
 
-
-class _StoredStatNN(nfn.StatNN):
+class _StoredStatNN(_Stored, nfn.StatNN):
     """STATNN on stored statistics, those of the embedding like those of the rest."""
-
-    def inputs(self, weights: Any) -> Any:
-        return weights
 
     def _counts(self) -> dict[Component, int]:
         zeros = TransformerWeights.from_flat(self.spec, torch.zeros(1, self.spec.num_parameters))
@@ -170,7 +166,7 @@ class _StoredStatNN(nfn.StatNN):
         return [reader(part) for reader, part in zip(self.parts.values(), parts, strict=True)]
 
 
-_STORED: Mapping[str, type[nfn.Predictor]] = {
+_STORED: Mapping[str, type[_Stored]] = {
     "statnn": _StoredStatNN,
     "raw_moments": _StoredMoments,
     "gauge_nfn": _StoredGauge,
@@ -185,74 +181,63 @@ class _KeptRows(Checkpoints):
         return self.weights
 
 
-def _splits(folder: Path, config: str) -> tuple[TransformerSpec, dict[str, pd.DataFrame]]:
-    """The kept rows of a config by split; train in an order that their hashes give, so that fewer lie in more."""
-    files = sorted((folder / _FEATURES / config).glob("shard-*.parquet"))
-    if not files:
-        raise ValueError(f"{folder / _FEATURES / config} holds no features: run `python -m benchmarks.scale read RUNS`")
-    rows = pd.concat([pq.read_table(file).to_pandas() for file in files], ignore_index=True)
-    order = [hashlib.sha256(f"subset {run}".encode()).digest() for run in rows["run_id"]]
-    rows = rows.iloc[sorted(range(len(order)), key=order.__getitem__)].reset_index(drop=True)
-    split = np.array(splits_of(rows.__getitem__, repeats=False))
-    parts = {name: rows[split == name].reset_index(drop=True) for name in SPLITS}
-    require_rows(config, {name: len(part) for name, part in parts.items()}, MIN_ROWS)
-    return SPECS[task_of(config)], parts
+def _kept(config: str, options: _Table) -> dict[str, BenchmarkData]:
+    """What was kept of a config for each model, in the splits of a zoo."""
+    folder = options.out / _FEATURES / config
+    if not folder.is_dir():
+        raise ValueError(f"{folder} holds no features: run `python -m benchmarks.scale read RUNS`")
+    rows, device = pq.read_table(folder).to_pandas(), choose_device(options.device)
+    metadata = rows[["run_id", *CONFIGURATION]].assign(goodness=rows["test_accuracy"])
+    splits = np.array(splits_of(rows.__getitem__, repeats=False))
+    places = {name: np.flatnonzero(splits == name) for name in SPLITS}
+    require_rows(config, {name: len(chosen) for name, chosen in places.items()}, MIN_ROWS)
+
+    def data_of(numbers: np.ndarray) -> BenchmarkData:
+        kept = _KeptRows(SPECS[task_of(config)], torch.from_numpy(numbers.astype(np.float32)).to(device), metadata)
+        train, validation, test = (kept.take(chosen) for chosen in places.values())
+        return BenchmarkData(train, validation, lambda: test, config, fingerprint="", test_examples=0)
+
+    nothing = np.empty((len(rows), 0))
+    return {"hyperparameters": data_of(nothing)} | {name: data_of(np.stack(rows[name].to_list())) for name in _STORED}
 
 
-def _rows_for(spec: TransformerSpec, part: pd.DataFrame, model: str, device: torch.device) -> _KeptRows:
-    numbers = np.stack(part[model].to_list()).astype(np.float32) if model in _STORED else np.empty((len(part), 0))
-    metadata = part[["run_id", *CONFIGURATION]].assign(goodness=part["test_accuracy"])
-    return _KeptRows(spec, torch.from_numpy(numbers).to(device), metadata)
-
-
-def _predictions(
-    model: str, spec: TransformerSpec, parts: Mapping[str, pd.DataFrame], options: _Table, device: torch.device
-) -> list[Float[np.ndarray, " n"]]:
+def _predictions(model: str, data: BenchmarkData, options: _Table) -> list[Float[np.ndarray, " n"]]:
     """What a model predicts for the test rows, for each seed; accuracies or, as good for a ranking, logits."""
-    train, validation, test = (_rows_for(spec, parts[split], model, device) for split in SPLITS)
+    train, validation, test = data.train, data.validation, data.open_test()
     if model not in _STORED:
         (fitted,) = fit_hyperparameters(train, validation, (0,), 1)
         return [fitted.predict(test)]
     group = TrainingGroup(np.arange(len(train)), np.arange(len(validation)), tuple(range(options.seeds)))
-    kind: Callable[..., nfn.Predictor] = _STORED[model]
-    (all_fitted,) = train_together(
-        lambda generator: kind(spec, generator=generator),
-        [group],
-        train,
-        validation,
-        RECIPES[MODELS[model].recipe],
-        options.epochs,
-    )
-    networks = [fitted.predictor for fitted in all_fitted]
+    kind, recipe = _STORED[model], RECIPES[MODELS[model].recipe]
+
+    def build(generator: torch.Generator) -> nfn.Predictor:
+        return kind(train.spec, generator=generator)
+
+    (all_fitted,) = train_together(build, [group], train, validation, recipe, options.epochs)
+    networks: list[Any] = [fitted.predictor for fitted in all_fitted]
     with torch.no_grad():
-        return [
-            network.logits_of(test.weights).cpu().numpy() for network in networks if isinstance(network, nfn.Predictor)
-        ]
+        return [network.logits_of(test.weights).cpu().numpy() for network in networks]
 
 
 def _measured(config: str, options: _Table) -> Iterator[Result]:
     """τ of every model at every number of training rows, and how far it is ahead of the hyperparameters."""
-    spec, parts = _splits(options.out, config)
-    device, everything = choose_device(options.device), len(parts["train"])
-    truth = parts["test"]["test_accuracy"].to_numpy(np.float32)
+    kept, device = _kept(config, options), choose_device(options.device)
+    everything, truth = len(kept["hyperparameters"].train), kept["hyperparameters"].open_test().truth()
     counts = resample_runs(np.arange(len(truth)))
     for size in (*sorted({size for size in options.sizes if size < everything}), everything):
-        fewer = {**parts, "train": parts["train"].iloc[:size]}
-        reference = None
-        for model in ("hyperparameters", *_STORED):
-            predicted = _predictions(model, spec, fewer, options, device)
+        setting = {"rows": size, "test_runs": len(truth), "epochs": options.epochs}
+        first = None
+        for model, data in kept.items():
+            predicted = _predictions(model, data.with_train_rows(size), options)
             resampled = bootstrap_taus(predicted, truth, counts)
             taus = [tau_or_zero(each, truth) for each in predicted]
-            setting = {"rows": size, "test_runs": len(truth), "epochs": options.epochs}
             what = {"model": model, "setting": setting, "device": device}
             yield from Result.estimated("scale", config, "tau", taus, resampled, **what)
-            if reference is None:
-                reference = float(np.mean(taus)), resampled
+            if first is None:
+                first = float(np.mean(taus)), resampled
             else:
-                lead = [float(np.mean(taus)) - reference[0]]
-                yield from Result.estimated(
-                    "scale", config, "tau_above_hyperparameters", lead, resampled - reference[1], **what
-                )
+                lead = [float(np.mean(taus)) - first[0]], resampled - first[1]
+                yield from Result.estimated("scale", config, "tau_above_hyperparameters", *lead, **what)
 
 
 def _write_tables(options: _Table) -> None:

@@ -27,7 +27,7 @@ from zoo.format.splits import SPLITS
 from zoo.terminal import plain_markdown, printable
 from zoo.transformer.spec import COMPONENTS
 
-MISSING = "–"
+_MISSING = "–"
 MODEL = "transformer_nfn"
 """The model of the ablations."""
 _WIDTH, _NAMES, _HEADING, _GAP = 100, 30, 10, "  "
@@ -84,7 +84,7 @@ def _aligned(lines: Sequence[str]) -> list[str]:
     cells = [line.split("|")[1:-1] for line in lines]
     heading, _, *body = [[[_without_marks(part) for part in cell.split("<br>")] for cell in row] for row in cells]
     first, *others = zip(heading, *body, strict=True)
-    filled = [column for column in others if any(set(cell) - {"", MISSING} for cell in column[1:])]
+    filled = [column for column in others if any(set(cell) - {"", _MISSING} for cell in column[1:])]
     columns = [(_lines_of(column[0], max(_HEADING, _width(column[1:]))), *column[1:]) for column in filled]
     room = _WIDTH - sum(_width(column) + len(_GAP) for column in columns)
     names = [_lines_of(cell, max(_NAMES, room)) for cell in first]
@@ -118,11 +118,11 @@ def _without_marks(text: str) -> str:
     return printable(html.unescape(_LINK.sub(lambda found: "" if found[1] else found[2], text)))
 
 
-def number(value: float | None, form: str = ",.0f") -> str:
-    return MISSING if value is None else f"{value:{form}}"
+def _number(value: float | None, form: str = ",.0f") -> str:
+    return _MISSING if value is None else f"{value:{form}}"
 
 
-def threshold_title(threshold: float) -> str:
+def _threshold_title(threshold: float) -> str:
     return "no threshold" if threshold == 0 else f"≥ {threshold * 100:g}%"
 
 
@@ -132,7 +132,7 @@ def _with_error(value: float, stderr: float | None) -> str:
 
 
 def _tau_text(row: Result | None) -> str:
-    return MISSING if row is None else _with_error(row.value, row.stderr)
+    return _MISSING if row is None else _with_error(row.value, row.stderr)
 
 
 def _interval_text(interval: Sequence[float] | None) -> str:
@@ -142,7 +142,7 @@ def _interval_text(interval: Sequence[float] | None) -> str:
 
 def with_interval(value: float | None, interval: Sequence[float] | None) -> str:
     """0.921 [0.907, 0.933], or without the interval if there is none."""
-    return f"{number(value, '.3f')} {_interval_text(interval)}".strip()
+    return f"{_number(value, '.3f')} {_interval_text(interval)}".strip()
 
 
 def _tau_cell(
@@ -196,11 +196,11 @@ def _few_runs(index: ResultIndex, threshold: float) -> int | None:
 def count_runs(index: ResultIndex) -> str:
     """How many runs the three splits have together."""
     counts = _counts(index)
-    return number(None if None in counts else sum(count or 0.0 for count in counts))
+    return _number(None if None in counts else sum(count or 0.0 for count in counts))
 
 
 def _row_counts(index: ResultIndex, threshold: float) -> str:
-    return " / ".join(map(number, _counts(index, threshold)))
+    return " / ".join(map(_number, _counts(index, threshold)))
 
 
 def headline_models(zoos: Mapping[str, ResultIndex]) -> list[str]:
@@ -213,7 +213,7 @@ def _converged_text(index: ResultIndex, name: str, threshold: float) -> str:
     """τ of a model that was trained until validation stops improving, and its epochs."""
     setting = {"threshold": threshold, "recipe": "converged"}
     row, epochs = index.find("tau", name, **setting), index.value("epochs", name, **setting)
-    return MISSING if row is None else f"{_tau_text(row)} ({number(epochs)} epochs)"
+    return _MISSING if row is None else f"{_tau_text(row)} ({_number(epochs)} epochs)"
 
 
 def _constant_models(index: ResultIndex) -> dict[str, list[float]]:
@@ -253,7 +253,7 @@ def _lead_of_nfn(index: ResultIndex, entry_range: float | None) -> str:
     taus = {name: index.value("tau", name, entry_range=entry_range) for name in SIX_MODELS}
     ours = taus.pop(MODEL)
     known = [tau for tau in taus.values() if tau is not None]
-    return MISSING if ours is None or not known else f"{ours - max(known):.3f}"
+    return _MISSING if ours is None or not known else f"{ours - max(known):.3f}"
 
 
 def sizes_of(index: ResultIndex) -> dict[int | None, int]:
@@ -317,5 +317,5 @@ def _environment() -> jinja2.Environment:
     trees = [name for name, model in MODELS.items() if not model.neural]
     environment.filters |= functions
     environment.globals |= functions | {"paper": paper, "MODELS": MODELS, "SIX_MODELS": SIX_MODELS, "TREES": trees}
-    environment.globals |= {"MODEL": MODEL, "MISSING": MISSING, "SPLITS": SPLITS}
+    environment.globals |= {"MODEL": MODEL, "MISSING": _MISSING, "SPLITS": SPLITS}
     return environment

@@ -73,7 +73,7 @@ import numpy as np
 import torch
 
 from benchmarks.data import MIN_ROWS, BenchmarkData, Outcome, require_rows
-from benchmarks.leaderboard.scoring import HeldOutRows, Score
+from benchmarks.leaderboard.scoring import HeldOutRows
 from benchmarks.leaderboard.submission import (
     Card,
     PredictionSet,
@@ -85,7 +85,7 @@ from benchmarks.leaderboard.submission import (
 )
 from benchmarks.models.registry import MODELS, check_models, known_models, own_models
 from benchmarks.report import find_clone, rankings_of, write_documents
-from benchmarks.tables import for_terminal, number, render_table, threshold_title, with_interval
+from benchmarks.tables import for_terminal, render_table
 from benchmarks.trial import Trial, TrialStore, compute
 from zoo.device import choose_device
 from zoo.format.splits import SPLITS
@@ -103,8 +103,8 @@ def _check(options: _Check) -> None:
     predictor = check_models([options.predictor])[0] if options.predictor else None
     for predictions in submission.card.predictions:
         zoo, rows = submission.find_rows(options.zoo, predictions)
-        print(f"{submission.name}: {rows.title}, {len(rows.keys):,} test rows {rows.sha256[:12]}…")
-        _print_score(submission.score(predictions, rows))
+        score = submission.score(predictions, rows)
+        print(for_terminal(render_table("score", name=submission.name, rows=rows, score=score)))
         if predictor is None:
             continue
         fitted = _fit(predictor, zoo, predictions, options)
@@ -117,18 +117,6 @@ def _check(options: _Check) -> None:
         apart = np.abs(fitted.predicted - submission.predicted(predictions, rows)).mean()
         changes = "" if measured is None else f"changes by {measured:.2g} under the group, "
         print(f"  fitted again: {changes}{apart:.2g} from what was submitted on average")
-
-
-def _print_score(score: Score) -> None:
-    for tau in score["thresholds"]:
-        print(f"  τ, {threshold_title(tau['threshold'])}: {_tau_text(tau)} ({tau['count']:,} rows)")
-    if within := score["within"]:
-        print(f"  τ within a configuration: {_tau_text(within)} ({within['count']:,} configurations)")
-    print(f"  R²: {number(score['r2'], '.3f')}, median error: {number(score['error'], '.2f')} sampling errors")
-
-
-def _tau_text(tau: Score) -> str:
-    return with_interval(tau["value"], None if tau["low"] is None else (tau["low"], tau["high"]))
 
 
 def _fit(model: str, zoo: str, predictions: PredictionSet, options: _FitOptions) -> Outcome:

@@ -2,7 +2,6 @@
 synchronize, repeat; a row has the median and the spread."""
 
 import itertools
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from statistics import median
@@ -13,6 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.benchmark import timer
 
 from benchmarks.data import Checkpoints
 from benchmarks.models.registry import builder
@@ -52,7 +52,6 @@ def measure(
     calls: Mapping[_Name, Callable[[], object]],
     *,
     repeats: int,
-    device: torch.device | str = "cpu",
     warmup: int = 3,
     calls_per_sample: int = 1,
 ) -> dict[_Name, Sequence[float]]:
@@ -61,32 +60,23 @@ def measure(
     ``calls_per_sample`` calls share one synchronization, for work that a GPU queues. If the first samples show that the
     others will take more than some seconds, this is announced.
     """
-    device = torch.device(device)
     for call in calls.values():
         for _ in range(warmup):
-            _seconds(call, device)
+            call()
     rounds: list[list[float]] = []
     for left in range(repeats - 1, -1, -1):
-        rounds.append([_seconds(call, device, calls_per_sample) for call in calls.values()])
+        rounds.append([_seconds(call, calls_per_sample) for call in calls.values()])
         if len(rounds) == 1 and (expected := sum(rounds[0]) * calls_per_sample * left) > 5:
             say(f"  about {duration(expected)} more")
     return dict(zip(calls, zip(*rounds, strict=True), strict=True))
 
 
-def _seconds(call: Callable[[], object], device: torch.device, calls: int = 1) -> float:
-    """The mean of some calls in a row, which the device has finished."""
-    _synchronize(device)
-    start = time.perf_counter()
+def _seconds(call: Callable[[], object], calls: int) -> float:
+    """The mean of some calls in a row; torch's timer waits until a GPU has finished."""
+    start = timer()
     for _ in range(calls):
         call()
-    _synchronize(device)
-    return (time.perf_counter() - start) / calls
-
-
-def _synchronize(device: torch.device) -> None:
-    """Waits until the device has finished its work; a CPU always has."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    return (timer() - start) / calls
 
 
 def speed_row(benchmark: str, config: str, variant: str, metric: str, samples: Sequence[float], **known: Any) -> Result:
@@ -116,6 +106,8 @@ def generation(options: Any) -> Iterator[Result]:
     """
     device = choose_device(options.device)
     on_gpu = device.type == "cuda"
+    if on_gpu and device.index:
+        torch.cuda.set_device(device)  # which torch's timer waits for
     engines, counts, steps = (["fused", "torch"], [512, 1024], _STEPS_OF_MNIST) if on_gpu else (["torch"], [4], 3)
     for task in options.config:
         say(f"{task}: one model by itself")
@@ -134,7 +126,7 @@ def _single(config: str, device: torch.device, options: Any) -> Result:
     batches = epoch_batches(train_subset(len(task.train), 1.0), run.protocol, epoch=0).to(device)
     with fast_small_products():
         calls = {"epoch": lambda: train_batches(model, optimizer, inputs, batches)}
-        seconds = measure(calls, device=device, repeats=options.repeats, warmup=1)["epoch"]
+        seconds = measure(calls, repeats=options.repeats, warmup=1)["epoch"]
     per_step = [epoch * 1e6 / _SINGLE_STEPS for epoch in seconds]
     row = _rows_of("single", config, device, options, models=1, precision="float32")
     return row("us_per_model_step", per_step)
@@ -163,7 +155,7 @@ def _population(
     def evaluate() -> None:
         engine.evaluate(trainer.state.weights, trainer.state.alive, trainer.task.test)
 
-    timed = partial(measure, device=device, repeats=options.repeats, warmup=0)
+    timed = partial(measure, repeats=options.repeats, warmup=0)
     epoch = timed({"epoch": trainer.train_epoch})["epoch"]
     yield row("us_per_model_step_with_evaluation", [seconds * 1e6 / models / steps for seconds in epoch])
     evaluation = timed({"test": evaluate})["test"]
@@ -260,7 +252,7 @@ def _steps(config: str, device: torch.device, batch: int, repeats: int) -> Itera
     for metric, compared in calls.items():
         say(f"{config}, {device}, batch {batch}: {metric}, {repeats} samples of {len(compared)} variants")
         # As in a training loop: a step follows the same step, not its twin, whose memory would fill the caches.
-        times = measure(compared, device=device, repeats=repeats, calls_per_sample=10 if graph else 5)
+        times = measure(compared, repeats=repeats, calls_per_sample=10 if graph else 5)
         for (variant, seeds, as_graph), seconds in times.items():
             ms = [value * 1e3 for value in seconds]
             setting: Setting = {"batch": batch, "channels": [10], "seeds": seeds, "cuda_graph": as_graph}
@@ -314,7 +306,7 @@ def _fits(config: str, device: torch.device, repeats: int) -> Iterator[Result]:
         ("first_fit_of_1400_seconds", partial(fit, True), 0),
         ("fit_of_1400_seconds", partial(fit, False), 0),
     ):
-        seconds = measure({metric: call}, device=device, repeats=repeats, warmup=warmup)[metric]
+        seconds = measure({metric: call}, repeats=repeats, warmup=warmup)[metric]
         setting: Setting = {"best_seconds": min(seconds)}
         yield speed_row("nfn", config, "gauge_nfn", metric, seconds, setting=setting, device=device)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks import recipe, results
-from benchmarks.recipe import _features, _Question
+from benchmarks.recipe import _edges, _features, _values
 from benchmarks.report import _Contents
 from benchmarks.results import ResultIndex
 from nfn import MLPPredictor, RawMomentsPredictor, StatNN
@@ -69,15 +69,16 @@ def test_what_the_weights_show_is_read_and_nothing_else_is(
 
 
 def test_the_classes_are_the_values_of_the_grid_or_equally_full_intervals() -> None:
-    grid = _Question.among("learning_rate", pd.Series([1e-2, 1e-4, 1e-4, 1e-3]))
+    grid = _edges(pd.DataFrame({"learning_rate": [1e-2, 1e-4, 1e-4, 1e-3]}), "learning_rate")
     rows = pd.DataFrame({"learning_rate": [1e-4, 1e-3, 1e-2, 1.0], "optimizer": ["sgd", "adam", "rmsprop", "sgd"]})
-    assert grid.classes == 3
-    assert grid.answers(rows).tolist() == [0, 1, 2, 2]
-    unordered = _Question.among("optimizer", rows["optimizer"])
-    assert unordered.answers(rows).tolist() == [0, 2, 3, 0]
+    assert len(grid) == 2
+    assert np.searchsorted(grid, _values(rows, "learning_rate")).tolist() == [0, 1, 2, 2]
+    optimizers = _edges(rows, "optimizer")
+    assert len(optimizers) == 3
+    assert np.searchsorted(optimizers, _values(rows, "optimizer")).tolist() == [0, 2, 3, 0]
     many = pd.DataFrame({"weight_decay": np.random.default_rng(0).random(800)})
-    counts = np.bincount(_Question.among("weight_decay", many["weight_decay"]).answers(many))
-    assert counts.tolist() == [100] * 8
+    edges = _edges(many, "weight_decay")
+    assert np.bincount(np.searchsorted(edges, _values(many, "weight_decay"))).tolist() == [100] * 8
 
 
 def test_features_are_what_the_networks_of_a_predictor_read() -> None:

@@ -16,7 +16,7 @@ from benchmarks.models import training
 from benchmarks.models.registry import MODELS
 from benchmarks.options import SIX_MODELS, USUAL_MODELS
 from benchmarks.results import ResultIndex
-from benchmarks.tables import for_terminal, threshold_title
+from benchmarks.tables import _threshold_title, for_terminal
 from tests.faults.rewriting import Rows, rewrite
 from tests.refusal import refusal
 from zoo.reading.reader import open_zoo
@@ -266,7 +266,7 @@ def test_recipes_that_some_of_the_usual_models_have_train_only_those(tiny_zoo: P
 
 
 def test_thresholds_are_not_rounded():
-    assert [threshold_title(threshold) for threshold in (0, 0.6, 0.55, 0.796, 0.999)] == [
+    assert [_threshold_title(threshold) for threshold in (0, 0.6, 0.55, 0.796, 0.999)] == [
         "no threshold",
         "≥ 60%",
         "≥ 55%",

@@ -32,17 +32,17 @@ def parse_toml(text: str | bytes, where: str) -> dict[str, Any]:
 
 def toml_text(content: dict[str, Any]) -> str:
     """TOML of plain values, then of tables and arrays of tables, in the order they have; others are a ValueError."""
-    lines = [f"{_toml_key(key)} = {_toml_value(value)}" for key, value in content.items() if not _is_table(value)]
+    lines = [f"{_toml_key(key)} = {toml_value(value)}" for key, value in content.items() if not _is_table(value)]
     for key, value in content.items():
         if _is_table(value):
             heading = f"[{_toml_key(key)}]" if isinstance(value, dict) else f"[[{_toml_key(key)}]]"
             for table in [value] if isinstance(value, dict) else value:
-                lines += ["", heading, *(f"{_toml_key(name)} = {_toml_value(entry)}" for name, entry in table.items())]
+                lines += ["", heading, *(f"{_toml_key(name)} = {toml_value(entry)}" for name, entry in table.items())]
     return "\n".join(lines) + "\n"
 
 
 def _toml_key(key: str) -> str:
-    return key if key.isascii() and key.isidentifier() else _toml_value(key)
+    return key if key.isascii() and key.isidentifier() else toml_value(key)
 
 
 def _is_table(value: Any) -> bool:
@@ -51,10 +51,10 @@ def _is_table(value: Any) -> bool:
     )
 
 
-def _toml_value(value: Any) -> str:
+def toml_value(value: Any) -> str:
     """A string, a boolean, a number, or an array of them; JSON writes all of these as TOML does."""
     if isinstance(value, list) and not any(isinstance(each, list | dict) for each in value):
-        return f"[{', '.join(map(_toml_value, value))}]"
+        return f"[{', '.join(map(toml_value, value))}]"
     if isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     raise ValueError(f"{value!r} cannot stand in a task file: use text, true, false, numbers, or an array of them")
