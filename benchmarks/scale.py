@@ -156,7 +156,7 @@ class _StoredStatNN(_Stored, nfn.StatNN):
 
     def _counts(self) -> dict[Component, int]:
         zeros = TransformerWeights.from_flat(self.spec, torch.zeros(1, self.spec.num_parameters))
-        return {component: tensor_statistics(zeros, component).shape[-1] for component in self.components}
+        return {component: tensor_statistics(zeros, component).shape[-1] for component in self.spec.components}
 
     def build_reader(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
         return dense([self._counts()[component], self.width, self.width], generator), self.width

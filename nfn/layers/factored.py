@@ -39,25 +39,23 @@ class _AttentionMaps:
 
 @dataclass(frozen=True)
 class _FactoredWeights:
-    """A hidden layer for a batch of checkpoints: products of the checkpoints, the maps, the MLP's tensors.
-
-    The input layer has one channel and no maps.
-    """
+    """A hidden layer for a batch of checkpoints: products of the checkpoints, the maps, the MLP's tensors."""
 
     qk: Float[Tensor, "blocks b D D"]
     vo: Float[Tensor, "blocks b D D"]
-    maps: _AttentionMaps | None
+    maps: _AttentionMaps
     mlp: dict[str, Tensor]  # weight_a, weight_b, bias_a, bias_b: [blocks, b, d, …]
 
 
 def factor_checkpoints(encoder: BlockWeights) -> _FactoredWeights:
-    """The encoders of a batch of checkpoints, tensors [b, blocks, …], as the input layer."""
+    """The encoders of a batch of checkpoints, tensors [b, blocks, …], as the input layer: one channel, Ψ = 1, α·1."""
     tensors = vars(blocks_first(encoder.map(lambda tensor: tensor.unsqueeze(1)), encoder.query.shape[:1]))
-    sources = Sources(tensors)
+    sources, alpha = Sources(tensors), encoder.query.new_ones(encoder.query.shape[1], 1)
+    psi = alpha[..., None, None] * torch.eye(encoder.query.shape[-2]).to(alpha)
     return _FactoredWeights(
         qk=sources["qk"].squeeze(2),
         vo=sources["vo"].squeeze(2),
-        maps=None,
+        maps=_AttentionMaps(psi, psi, psi, alpha, beta=torch.zeros_like(alpha)),
         # Made contiguous once, because they are read many times.
         mlp={name: tensor.contiguous() for name, tensor in tensors.items() if name not in ATTENTION},
     )
@@ -77,7 +75,6 @@ def apply_relu(x: _FactoredWeights) -> _FactoredWeights:
 
 def apply_invariant(layer: InvariantLayer, x: _FactoredWeights) -> Float[Tensor, "b blocks e out"]:
     """``layer`` on a hidden layer. The maps are folded into the coefficients, which are few, not into the batch."""
-    assert x.maps is not None, "an invariant layer follows an equivariant one"
     (group,) = layer.merged.groups
     matrix = layer.merged.matrices[group.name]
     blocks, _, dim, _ = x.qk.shape
@@ -98,16 +95,13 @@ def apply_invariant(layer: InvariantLayer, x: _FactoredWeights) -> Float[Tensor,
     return result.unflatten(-1, (layer.out_channels, layer.out_dim)).transpose(0, 1)
 
 
-def _compose_maps(layer: EquivariantLayer, maps: _AttentionMaps | None) -> _AttentionMaps:
+def _compose_maps(layer: EquivariantLayer, maps: _AttentionMaps) -> _AttentionMaps:
     """The maps after one more layer: Ψ'_e = Σ_d Φ_{e,d}·Ψ_d, and the same for α·1 + β·11ᵀ."""
     dim = layer.spec.dim
     query, key, value, summed, same = (
         layer.merged.matrices[name].mT
         for name in ("query_h_D_k", "key_h_D_k", "value_h_D_v", "output_h_D_v", "output_h_D_v_D")
     )
-    if maps is None:
-        query, key, value = (matrix.unflatten(1, (-1, dim)) for matrix in (query, key, value))
-        return _AttentionMaps(query, key, value, alpha=same.squeeze(-1), beta=summed.squeeze(-1))
     query, key, value = (
         (matrix @ psi.flatten(1, 2)).unflatten(1, (-1, dim))
         for matrix, psi in ((query, maps.query), (key, maps.key), (value, maps.value))
@@ -119,8 +113,6 @@ def _compose_maps(layer: EquivariantLayer, maps: _AttentionMaps | None) -> _Atte
 
 def _products(x: _FactoredWeights) -> dict[str, Tensor]:
     """qk and vo of every channel, [blocks, b, d, D, D]."""
-    if x.maps is None:
-        return {"qk": x.qk.unsqueeze(2), "vo": x.vo.unsqueeze(2)}
     maps = x.maps
     batch, dim = x.qk.shape[1:3]
     channels = maps.query.shape[1]

@@ -4,8 +4,8 @@ Weights in U^d are all blocks with d channels, as ``BlockWeights`` of tensors [*
 is in U^1; the hidden layers of a functional network are in U^d.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -20,14 +20,16 @@ from zoo import BlockWeights, TransformerSpec, TransformerWeights
 class _PolynomialLayer(nn.Module):
     """A sum of terms whose coefficients are separate for each transformer block."""
 
+    terms: ClassVar[tuple[Term, ...]]
+
     def __init__(
         self,
-        terms: Sequence[Term],
         spec: TransformerSpec,
         in_channels: int,
         out_channels: int,
-        out_dim: int,
-        generator: torch.Generator | None,
+        out_dim: int = 1,
+        *,
+        generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         for count in (in_channels, out_channels, out_dim):
@@ -36,7 +38,7 @@ class _PolynomialLayer(nn.Module):
         self.spec, self.in_channels, self.out_channels, self.out_dim = spec, in_channels, out_channels, out_dim
         generator = generator or torch.Generator().manual_seed(0)  # the same call makes the same layer
         # Named in the files of saved predictors, as are its matrices: renaming either would make them unreadable.
-        self.merged = TermProducts(terms, sizes(spec, out_dim), spec.blocks, in_channels, out_channels, generator)
+        self.merged = TermProducts(self.terms, sizes(spec, out_dim), spec.blocks, in_channels, out_channels, generator)
 
     def coefficient(self, term: Term) -> Tensor:
         """The paper's coefficient of a term, [blocks, e, d, …]: a view of the parameters."""
@@ -75,10 +77,12 @@ class EquivariantLayer(_PolynomialLayer):
     permutes gets every invariant and equivariant polynomial of degree one or two.
     """
 
+    terms = EQUIVARIANT_TERMS
+
     def __init__(
         self, spec: TransformerSpec, in_channels: int, out_channels: int, *, generator: torch.Generator | None = None
     ) -> None:
-        super().__init__(EQUIVARIANT_TERMS, spec, in_channels, out_channels, 1, generator)
+        super().__init__(spec, in_channels, out_channels, generator=generator)
 
     def forward(self, weights: BlockWeights) -> BlockWeights:
         """[*batch, d, blocks, …] → [*batch, e, blocks, …]."""
@@ -99,16 +103,7 @@ class InvariantLayer(_PolynomialLayer):
     for each transformer block with its own coefficients.
     """
 
-    def __init__(
-        self,
-        spec: TransformerSpec,
-        in_channels: int,
-        out_channels: int,
-        out_dim: int = 1,
-        *,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__(INVARIANT_TERMS, spec, in_channels, out_channels, out_dim, generator)
+    terms = INVARIANT_TERMS
 
     def forward(self, weights: BlockWeights) -> Float[Tensor, "*batch blocks e out"]:
         """[*batch, d, blocks, …] → [*batch, blocks, e, D']."""

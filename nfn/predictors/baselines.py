@@ -1,6 +1,6 @@
 """The paper's neural baselines, MLP and STATNN, and raw moments: a few sizes of each tensor and no symmetry at all."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil, floor
 
 import torch
@@ -16,44 +16,25 @@ from zoo.transformer.spec import Component
 _STATISTICS = 7  # mean, variance, minimum, three quartiles, maximum
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class MLPPredictor(ComponentPredictor):
     """A multilayer perceptron on each component's flattened weights (appendix:baselines)."""
 
     kind = "mlp"
-
-    def __init__(
-        self,
-        spec: TransformerSpec,
-        *,
-        width: int = 50,
-        components: Sequence[str] | None = None,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        self.width, self._options = width, {"width": width}
-        super().__init__(spec, components=components, generator=generator)
+    width: int = 50
 
     def build_reader(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
         layers = {"embedding": 1, "encoder": 2, "classifier": 3}[component]
         return self.flat_reader(component, [self.width] * layers, generator)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class StatNN(ComponentPredictor):
     """A multilayer perceptron on seven statistics of each tensor; the embedding is read flat (appendix:baselines)."""
 
     kind = "statnn"
-
-    def __init__(
-        self,
-        spec: TransformerSpec,
-        *,
-        width: int = 256,
-        embedding_width: int = 64,
-        components: Sequence[str] | None = None,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        self.width, self.embedding_width = width, embedding_width
-        self._options = {"width": width, "embedding_width": embedding_width}
-        super().__init__(spec, components=components, generator=generator)
+    width: int = 256
+    embedding_width: int = 64
 
     def build_reader(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
         if component == "embedding":
@@ -91,14 +72,12 @@ def _quartiles(x: Float[Tensor, "*batch n"]) -> list[Float[Tensor, "*batch"]]:
     return quantiles
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class RawMomentsPredictor(Predictor):
     """A network on the moments of raw tensors: what sizes alone are worth, without symmetry."""
 
     kind = "raw_moments"
-
-    def __init__(self, spec: TransformerSpec, *, width: int = 256, generator: torch.Generator | None = None) -> None:
-        self.width, self._options = width, {"width": width}
-        super().__init__(spec, generator=generator)
+    width: int = 256
 
     def build(self, generator: torch.Generator) -> None:
         count = sum(_moment_count(slot.shape) for slot in self.spec.tensors.values())

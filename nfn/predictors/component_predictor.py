@@ -5,6 +5,7 @@ choice of components can be read.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -16,25 +17,18 @@ from zoo import TransformerSpec, TransformerWeights
 from zoo.transformer.spec import COMPONENTS, Component
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class ComponentPredictor(Predictor):
     """A reader for each component, one linear layer on top. Subclasses define the readers in ``build_reader``."""
 
-    def __init__(
-        self,
-        spec: TransformerSpec,
-        *,
-        components: Sequence[str] | None = None,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        self.components = _check_components(spec, components)
-        self._options = {"components": list(self.components), **self._options}
-        super().__init__(spec, generator=generator)
+    components: Sequence[str] | None = None
 
     def build(self, generator: torch.Generator) -> None:
+        self.components = components = _check_components(self.spec, self.components)
         self.scale = WeightScale(self.spec)
         self.parts = nn.ModuleDict()  # named in the files of saved predictors
         width = 0
-        for component in self.components:
+        for component in components:
             self.parts[component], outputs = self.build_reader(component, generator)
             width += outputs
         self.head = linear(width, 1, generator)

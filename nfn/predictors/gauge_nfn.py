@@ -1,6 +1,7 @@
 """Gauge-NFN: reads only what the whole symmetry of the zoo's transformer leaves, by what it is and by what it does."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
@@ -42,6 +43,7 @@ SOURCES = MappingProxyType(
 )
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class GaugeNFN(Predictor):
     """Small networks on the invariants of the whole group and on responses to synthetic inputs; the mean of their
     logits is the prediction.
@@ -63,32 +65,24 @@ class GaugeNFN(Predictor):
     usual_reads_of_language: ClassVar[tuple[str, ...]] = ("invariants", *5 * ("responses",))
     usual_networks: ClassVar[int] = 6
 
-    def __init__(
-        self,
-        spec: TransformerSpec,
-        *,
-        reads: Sequence[str] | None = None,
-        components: int = 192,
-        width: int = 128,
-        networks: int | None = None,
-        dropout: float = 0.2,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout is a share of at least 0 and below 1, got {dropout!r}")
+    reads: Sequence[str] | None = None
+    components: int = 192
+    width: int = 128
+    networks: int | None = None
+    dropout: float = 0.2
+
+    def build(self, generator: torch.Generator) -> None:
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout is a share of at least 0 and below 1, got {self.dropout!r}")
+        reads = self.reads
         if reads is None:
-            reads = self.usual_reads_of_language if spec.causal else self.usual_reads
-        networks = self.usual_networks if networks is None else networks
+            reads = self.usual_reads_of_language if self.spec.causal else self.usual_reads
         if not reads or not set(reads) <= self.known.keys():
             got = ", ".join(map(repr, reads)) or "none"
             raise ValueError(f"reads must be some of {', '.join(self.known)}, got {got}")
         self.reads, self.sources = tuple(reads), tuple(name for name in self.known if name in reads)
-        self.components, self.width, self.networks, self.dropout = components, width, networks, dropout
-        sizes = {"components": components, "width": width, "networks": networks, "dropout": dropout}
-        self._options = {"reads": list(reads), **sizes}
-        super().__init__(spec, generator=generator)
-
-    def build(self, generator: torch.Generator) -> None:
+        self.networks = self.usual_networks if self.networks is None else self.networks
+        self.read_by_networks = tuple(name for name in reads for _ in range(self.networks))
         for name in self.sources:
             sizes = tuple(self.known[name].layout(self.spec).values())
             self.add_module(self.known[name].component, PrincipalComponents(sizes, self.components, generator))
@@ -96,14 +90,14 @@ class GaugeNFN(Predictor):
             # as floats, like all that files of fitted predictors hold
             self.register_buffer("texts", synthetic_inputs(self.spec).to(torch.get_default_dtype()))
         self.places = RankTable()  # named in the files of fitted predictors
-        count = len(self.reads) * self.networks
+        count = len(self.read_by_networks)
         self.first = _StackedLayer(count, self.components, self.width, generator)
         self.second = _StackedLayer(count, self.width, self.width, generator)
         self.last = _StackedLayer(count, self.width, 1, generator, normalized=False)
 
     @property
     def dropped_units(self) -> int:
-        return 2 * len(self.reads) * self.networks * self.width if self.dropout else 0
+        return 2 * len(self.read_by_networks) * self.width if self.dropout else 0
 
     def inputs(self, weights: TransformerWeights | Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch inputs"]:
         """The principal components of each kind of features, side by side; NaN where a weight is not finite."""
@@ -127,9 +121,9 @@ class GaugeNFN(Predictor):
     def votes(
         self, inputs: Float[Tensor, "*batch inputs"], keep: Float[Tensor, "*batch units"] | None = None
     ) -> Float[Tensor, "*batch votes"]:
-        batch, count = inputs.shape[:-1], len(self.reads) * self.networks
+        batch, count = inputs.shape[:-1], len(self.read_by_networks)
         by_source = inputs.reshape(batch.numel(), len(self.sources), self.components).transpose(0, 1)
-        read = [by_source[self.sources.index(name)] for name in self.reads for _ in range(self.networks)]
+        read = [by_source[self.sources.index(name)] for name in self.read_by_networks]
         hidden = torch.stack(read) if len(self.sources) > 1 else by_source
         for number, layer in enumerate((self.first, self.second)):
             hidden = layer(hidden)

@@ -6,10 +6,10 @@ parameter, so they are computed once per checkpoint however long a predictor tra
 predictor may be several networks: then each of its ``votes`` is trained on its own, and the prediction is their mean.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass, fields
 from itertools import pairwise
 from math import sqrt
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,19 +24,24 @@ from zoo.transformer.spec import differences
 from zoo.transformer.weights import FlatLike
 
 
+@dataclass(eq=False, repr=False)
 class Predictor(nn.Module):
-    """The base of all predictors. Subclasses define ``build``, ``logits_of``, ``fit_scale``, some also ``inputs``."""
+    """The base of all predictors. Subclasses define ``build``, ``logits_of``, ``fit_scale``, some also ``inputs``.
+
+    The fields of a subclass that is a dataclass are its options: arguments of its constructor, and in ``config``.
+    """
 
     kind: ClassVar[str]
     own_inputs: ClassVar[bool] = False
     """Whether ``inputs`` depend on what ``fit_scale`` has fitted, and so differ between predictors of one kind."""
-    dropout: float = 0.0
-    _options: Mapping[str, Any] = MappingProxyType({})
-    """The constructor's other arguments as JSON-ready data, for ``config``."""
+    dropout = 0.0
 
-    def __init__(self, spec: TransformerSpec, *, generator: torch.Generator | None = None) -> None:
+    spec: TransformerSpec
+    _: KW_ONLY
+    generator: InitVar[torch.Generator | None] = None
+
+    def __post_init__(self, generator: torch.Generator | None) -> None:
         super().__init__()
-        self.spec = spec
         # A seed of its own, so that the same call makes the same predictor.
         self.build(generator or torch.Generator().manual_seed(0))
 
@@ -72,7 +77,9 @@ class Predictor(nn.Module):
 
     def config(self) -> dict[str, Any]:
         """All that it takes to build the same architecture again, as JSON-ready data."""
-        return {"kind": self.kind, "spec": self.spec.to_dict(), **self._options}
+        options = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "spec"}
+        lists = {name: list(value) for name, value in options.items() if isinstance(value, tuple)}
+        return {"kind": self.kind, "spec": self.spec.to_dict(), **options, **lists}
 
     def forward(self, weights: TransformerWeights | FlatLike) -> Float[Tensor, "*batch"]:
         """The predicted accuracy of each checkpoint, in [0, 1]; flat vectors [..., d] are read by its spec.

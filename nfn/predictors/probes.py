@@ -7,6 +7,7 @@ descriptions: HiddenProbe also reads the hidden layers, ProbeGen learns a genera
 
 import warnings
 from math import isqrt, sqrt
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -41,8 +42,11 @@ class ProbeNFN(Predictor):
     def __init__(
         self, spec: TransformerSpec, *, probes: int = 64, width: int = 128, generator: torch.Generator | None = None
     ) -> None:
-        self.count, self.width, self._options = probes, width, {"probes": probes, "width": width}
+        self.count, self.width = probes, width
         super().__init__(spec, generator=generator)
+
+    def config(self) -> dict[str, Any]:
+        return super().config() | {"probes": self.count, "width": self.width}
 
     def build(self, generator: torch.Generator) -> None:
         self.build_probes(generator)

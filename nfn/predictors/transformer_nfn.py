@@ -1,6 +1,7 @@
 """Transformer-NFN, the paper's model."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -19,6 +20,7 @@ _MAX_LAYERS = 16
 """Far more than any predictor has; a file with thousands would take a long time to read."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class TransformerNFN(ComponentPredictor):
     """Transformer-NFN: equivariant layers, ReLU on the MLP's weights, an invariant layer (appendix:transformer-nfn).
 
@@ -27,17 +29,7 @@ class TransformerNFN(ComponentPredictor):
     """
 
     kind = "transformer_nfn"
-
-    def __init__(
-        self,
-        spec: TransformerSpec,
-        *,
-        channels: Sequence[int] = (10,),
-        components: Sequence[str] | None = None,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        self.channels, self._options = tuple(channels), {"channels": list(channels)}
-        super().__init__(spec, components=components, generator=generator)
+    channels: Sequence[int] = (10,)
 
     def build_reader(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
         if component == "encoder":

@@ -36,13 +36,11 @@ from zoo import BlockWeights, TransformerWeights
 
 _TOLERANCE = 1e3
 """How many roundings of its dtype a unit or a head may be off: it passes through R, which is estimated."""
-_REFINEMENTS = 2
+_REFINEMENTS, _ROUNDED_COPIES = 2, 8
 _LARGEST_CONDITION = 1e10
 
 _Pair = tuple[Tensor, Tensor]
 """The same tensor of the first checkpoint and of the second."""
-_Rounded = tuple[TransformerWeights, TransformerWeights]
-"""A checkpoint with its shifts, and without."""
 
 
 def match_weights(u: TransformerWeights, v: TransformerWeights) -> Match[FullGroupElement]:
@@ -59,14 +57,12 @@ def _search(u: TransformerWeights, v: TransformerWeights, epsilon: float) -> Ful
     first, second = (
         TransformerWeights.from_flat(w.spec, w.flat().detach().double().cpu()[None], check_finite=False) for w in (u, v)
     )
-    nothing, tolerance = FullGroupElement.identity(u.spec, (1,)), _TOLERANCE * epsilon
-    element = _align(first, second, tolerance)
+    element = _align(first, second, _TOLERANCE * epsilon)
     rest = second.flat() - element.act(first).flat()
     shifts = shift_component(TransformerWeights.from_flat(u.spec, rest, check_finite=False))
-    # The first with shifts, M and N of its own, but in the order and the scales of the second.
-    unmoved = replace(element, m=nothing.m, n=nothing.n).act(first)
     element = replace(element, shifts=shifts)
-    _check_agreement(element.act(first), second, unmoved, tolerance)
+    _check_agreement(element, first, second, epsilon)
+    nothing = FullGroupElement.identity(u.spec, (1,))
     rescale = replace(nothing, boundary_scales=1 / element.boundary_scales)
     check_function(first, rescale.act(second), epsilon)
     return element.map(lambda tensor: tensor[0])
@@ -184,75 +180,55 @@ def _products(pairs: list[_Pair]) -> Float[Tensor, "1 D D"]:
 
 
 def _check_agreement(
-    moved: TransformerWeights, wanted: TransformerWeights, unmoved: TransformerWeights, tolerance: float
+    element: FullGroupElement, first: TransformerWeights, second: TransformerWeights, epsilon: float
 ) -> None:
-    """Raises ``NoMatch`` for the first filter, head or unit that differs by more than its own rounding explains.
+    """Raises ``NoMatch`` for the first filter, head or unit of g·u and v that differs by more than rounding explains.
 
-    What was rounded are the weights as they are, with their shifts: ``wanted``, and the first in ``unmoved``.
+    What rounding explains is measured on copies of u and of v, with their shifts, whose weights are off by up to ε.
     """
-    rounded = [(w, centered(w)) for w in (unmoved, wanted)]
-    for name in (name for name in wanted.spec.tensors if name.startswith(("embedding.", "positions.", "unembedding."))):
-        # filters of a convolution, or the vectors of tokens and positions
-        filters = [
-            w[0].flatten(1) if w[0].ndim > 1 else w.mT
-            for w in (moved[name] - wanted[name], unmoved[name], wanted[name])
-        ]
-        error, *sizes = (torch.linalg.vector_norm(x, dim=-1) for x in filters)
-        size = torch.maximum(*sizes)
-        # The shift is a mean over all of them, and has their rounding.
-        if not bool((error <= tolerance * (size + size.mean() / 100)).all()):
-            raise NoMatch(f"{name} differs by more than a shift")
-    for block, (ours, theirs) in enumerate(zip(centered(moved).blocks, rounded[1][1].blocks, strict=True)):
-        for letters, left, right in (("W_Qᵀ·W_K", "query", "key"), ("W_O·W_V", "value", "output")):
-            products = [
-                getattr(w, left) @ (getattr(w, right).mT if right == "key" else getattr(w, right))
-                for w in (ours, theirs)
-            ]
-            sizes = [
-                [torch.linalg.matrix_norm(getattr(w.blocks[block], name)) for w in pair for name in (left, right)]
-                for pair in rounded
-            ]
-            apart = ~(torch.linalg.matrix_norm(products[0] - products[1]) <= _allowed(sizes, tolerance))
-            if bool(apart.any()):
-                raise NoMatch(f"block {block}: {letters} of head {int(apart[0].int().argmax())} has no partner")
-        _check_units(moved, rounded, f"blocks.{block}", f"block {block}", tolerance)
-    if not wanted.spec.causal:
-        _check_units(moved, rounded, "classifier", "classifier", tolerance)
+    generator = torch.Generator().manual_seed(0)
+
+    def with_copies(w: TransformerWeights) -> TransformerWeights:
+        noise = 2 * torch.rand(_ROUNDED_COPIES, w.spec.num_parameters, generator=generator, dtype=torch.float64) - 1
+        flat = torch.cat([w.flat(), w.flat() * (1 + epsilon * noise)])
+        return TransformerWeights.from_flat(w.spec, flat, check_finite=False)
+
+    ours, theirs = _compared(element.act(with_copies(first))), _compared(with_copies(second))
+    for reason, *pair in zip(ours, ours.values(), theirs.values(), strict=True):
+        error = torch.linalg.vector_norm(pair[0][0] - pair[1][0], dim=-1)
+        size = torch.maximum(*(torch.linalg.vector_norm(x[0], dim=-1) for x in pair))
+        rounding = torch.maximum(*(torch.linalg.vector_norm(x[1:] - x[0], dim=-1).amax(0) for x in pair))
+        apart = (torch.minimum(error, size) > _TOLERANCE * rounding).flatten(1).any(-1)
+        if bool(apart.any()):
+            raise NoMatch(reason.format(int(apart.int().argmax())))
 
 
-def _check_units(moved: TransformerWeights, rounded: list[_Rounded], prefix: str, where: str, tolerance: float) -> None:
-    """The same for the units of one layer. An error in a row is weighed by what the unit writes, and vice versa.
+def _compared(weights: TransformerWeights) -> dict[str, Float[Tensor, "b items parts numbers"]]:
+    """What two checkpoints have in common if one is the other: the reason if an item differs, and its numbers.
 
-    The last layer is compared class by class: no rotation mixes the classes.
+    Of a unit these are its row and bias times the size of its column, and its column times the size of those. The last
+    layer is compared class by class: no rotation mixes the classes.
     """
-
-    def size(written: Float[Tensor, "1 out n"]) -> Float[Tensor, "1 _ n"]:
-        return written.abs() if prefix == "classifier" else torch.linalg.vector_norm(written, dim=-2, keepdim=True)
-
-    layers = [[UnitLayer.named(w, prefix) for w in pair] for pair in rounded]
-    ours, (theirs, seen) = UnitLayer.named(moved, prefix), layers[1]
-    sizes = [[x for layer in pair for x in (layer.reading()[:, None], size(layer.columns))] for pair in layers]
-    allowed = _allowed(sizes, tolerance)
-    rows = torch.cat([ours.rows - theirs.rows, (ours.bias - theirs.bias)[..., None]], dim=-1)
-    row_errors = torch.linalg.vector_norm(rows, dim=-1)[:, None] * size(seen.columns)
-    column_errors = size(ours.columns - theirs.columns) * seen.reading()[:, None]
-    dead = torch.maximum(*(reading * writing for _, _, reading, writing in sizes)) <= allowed
-    apart = ~(dead | (torch.maximum(row_errors, column_errors) <= allowed)).all(-2)
-    if bool(apart.any()):
-        raise NoMatch(f"{where}: unit {int(apart[0].int().argmax())} has no partner")
-    biases = (ours.out_bias - theirs.out_bias, layers[0][0].out_bias, theirs.out_bias)
-    error, *bias_sizes = (size(bias[..., None]) for bias in biases)
-    if not bool((error <= tolerance * torch.maximum(*bias_sizes)).all()):
-        raise NoMatch(f"{where}: the bias of what it writes differs")
-
-
-def _allowed(sizes: list[list[Tensor]], tolerance: float) -> Tensor:
-    """How far a product X·Y may be off in either checkpoint, from the sizes of X and Y with shifts and without.
-
-    Each factor may be off by ``tolerance`` of its size with shifts; the other one counts without them.
-    """
-    first, second = (tolerance * (x_raw * y + x * y_raw + tolerance * x_raw * y_raw) for x_raw, y_raw, x, y in sizes)
-    return torch.maximum(first, second)
+    spec, compared = weights.spec, {}
+    for name in (name for name in spec.tensors if name.startswith(("embedding.", "positions.", "unembedding."))):
+        # filters of a convolution, or the vectors of tokens and positions; their shift is the same for all of them
+        vectors = weights[name].flatten(2) if weights[name].ndim > 2 else weights[name][..., None]
+        apart = vectors - vectors.median(1, keepdim=True).values
+        compared[f"{name} differs by more than a shift"] = apart[:, :, None]
+    weights = centered(weights)
+    for number, block in enumerate(weights.blocks):
+        products = {"W_Qᵀ·W_K": block.query @ block.key.mT, "W_O·W_V": block.value @ block.output}
+        for letters, product in products.items():
+            compared[f"block {number}: {letters} of head {{}} has no partner"] = product.flatten(2)[:, :, None]
+    for prefix in spec.unit_layers:
+        layer, parts = UnitLayer.named(weights, prefix), spec.classes if prefix == "classifier" else 1
+        where = prefix.replace("blocks.", "block ")
+        columns = layer.columns.mT.unflatten(-1, (parts, -1))
+        rows = torch.cat([layer.rows, layer.bias[..., None]], dim=-1)[:, :, None]
+        sizes = [torch.linalg.vector_norm(x, dim=-1, keepdim=True) for x in (rows, columns)]
+        compared[f"{where}: unit {{}} has no partner"] = torch.cat([rows * sizes[1], columns * sizes[0]], dim=-1)
+        compared[f"{where}: the bias of what it writes differs"] = layer.out_bias.unflatten(-1, (parts, 1, -1))
+    return compared
 
 
 def _invertible(matrices: Float[Tensor, "*batch r r"]) -> Float[Tensor, "*batch r r"]:

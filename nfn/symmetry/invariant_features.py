@@ -76,7 +76,7 @@ def _classifier_features(composed: ComposedTransformer, spec: TransformerSpec) -
     if units is not None:
         of_units = _unit_features(units, composed.source_factor)
         features |= {f"classifier, {name}": values for name, values in of_units.items()}
-    classes = composed.class_map() if units is None else units.columns.mT
+    classes = composed.classes if units is None else units.columns.mT
     for name, matrix in (("classes", classes), ("class readings", composed.read_classes(composed.source_factor))):
         products = matrix @ matrix.mT
         products = _first_tokens(products, -1, -2) if units is None else spec.classes * products
@@ -144,7 +144,8 @@ def _input_features(composed: ComposedTransformer, spec: TransformerSpec) -> dic
         middle_later = root * (later.writes.sum(-3) @ ends[-1] + _carried_on(later, 0, ends[-1]))
         mapped = later.units.columns.mT @ (later.units.rows @ middle_later)
         ends.append(root * (mapped + _carried_on(later, 1, middle_later)))
-    read = _first_tokens(composed.read_classes(ends[-1]), -2) if spec.causal else composed.read_classes(ends[-1])
+    read = composed.read_classes(ends[-1])
+    read = _first_tokens(read, -2) if spec.causal else read
     return {
         "scores of inputs": _logarithmic(scores.sum(-3)).flatten(-2),
         "squared scores of inputs": _logarithmic(scores.square().sum(-3)).flatten(-2),
@@ -206,7 +207,7 @@ def _grid_modes(rows: int, columns: int, modes: Sequence[tuple[int, int]]) -> Fl
 
 def _class_features(composed: ComposedTransformer, spec: TransformerSpec) -> dict[str, Float[Tensor, "*batch count"]]:
     """Products of what classes read from every boundary, from the last back to the first."""
-    root, classifier, reading = sqrt(spec.dim), composed.classifier, composed.class_map()
+    root, classifier, reading = sqrt(spec.dim), composed.classifier, composed.classes
     features: dict[str, Tensor] = {}
     if classifier is None:
         reading = _first_tokens(reading, -2)
@@ -234,7 +235,7 @@ def _class_features(composed: ComposedTransformer, spec: TransformerSpec) -> dic
 
 def _path_features(composed: ComposedTransformer, spec: TransformerSpec) -> dict[str, Float[Tensor, "*batch count"]]:
     """Paths of a language model's tokens and positions: straight to the logits, and through each block alone."""
-    root, classes = sqrt(spec.dim), _first_tokens(composed.class_map(), -2)
+    root, classes = sqrt(spec.dim), _first_tokens(composed.classes, -2)
     features = {"direct path": _logarithmic(classes @ _pinned_inputs(composed.columns, spec)).flatten(-2)}
     for number, block in enumerate(composed.blocks):
         inputs = _pinned_inputs(block.columns, spec)

@@ -79,19 +79,13 @@ class ComposedTransformer:
     source_factor: Float[Tensor, "*batch D D"]
     columns: Float[Tensor, "*batch D columns"]
     classifier: Units | None  # its columns are classes × units, centered over classes
-    unembedding: Float[Tensor, "*batch classes D"] | None  # centered over D and over classes
-
-    def class_map(self) -> Float[Tensor, "*batch classes D"]:
-        """What each class reads, without the nonlinearity of the classifier."""
-        if self.classifier is None:
-            assert self.unembedding is not None
-            return self.unembedding
-        return self.classifier.columns.mT @ self.classifier.rows
+    classes: Float[Tensor, "*batch classes D"]
+    """What each class reads, centered over D and over classes: of a classifier without its nonlinearity."""
 
     def read_classes(self, x: Float[Tensor, "*batch D n"]) -> Float[Tensor, "*batch classes n"]:
-        """``class_map`` times x."""
+        """``classes`` times x."""
         if self.classifier is None:
-            return self.class_map() @ x
+            return self.classes @ x
         return self.classifier.columns.mT @ (self.classifier.rows @ x)
 
 
@@ -135,9 +129,8 @@ def compose(weights: TransformerWeights) -> ComposedTransformer:
         if not free_stream:
             columns = source
         blocks.append(composed)
-    classifier = unembedding = None
     if spec.causal:
-        unembedding = without_mean(without_mean(weights["unembedding.weight"], -1), -2)
+        classifier, classes = None, without_mean(without_mean(weights["unembedding.weight"], -1), -2)
     else:
         classifier, _ = _compose_units(
             weights["classifier.fc1.weight"],
@@ -145,7 +138,8 @@ def compose(weights: TransformerWeights) -> ComposedTransformer:
             without_mean(weights["classifier.fc2.weight"].mT, -1),
             without_mean(weights["classifier.fc2.bias"], -1),
         )
-    return ComposedTransformer(tuple(blocks), source, _triangular_factor(source), columns, classifier, unembedding)
+        classes = classifier.columns.mT @ classifier.rows
+    return ComposedTransformer(tuple(blocks), source, _triangular_factor(source), columns, classifier, classes)
 
 
 def _first_stream(weights: TransformerWeights) -> Float[Tensor, "*batch D sources"]:
@@ -283,8 +277,10 @@ def invariants(weights: TransformerWeights) -> Invariants:
         )
     units, products = composed.classifier, composed.columns.mT @ composed.columns
     if units is None:
-        read, classes = composed.read_classes(composed.columns), composed.class_map()
-        return Invariants(tuple(blocks), _UnembeddingInvariants(products, read, classes @ classes.mT))
+        classes = composed.classes
+        return Invariants(
+            tuple(blocks), _UnembeddingInvariants(products, classes @ composed.columns, classes @ classes.mT)
+        )
     classifier = _ClassifierInvariants(
         source_products=products,
         readings=units.rows @ composed.columns,
