@@ -12,6 +12,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from nfn.predictors.responses import synthetic_inputs, written_texts
+from nfn.symmetry.canonical import UnitLayer
 from nfn.symmetry.full_group import FullGroupElement, centered_basis
 from nfn.symmetry.full_matching import match_weights
 from nfn.symmetry.parts import check_parts
@@ -19,7 +20,7 @@ from nfn.symmetry.search import FROM_NAMES, IN_PLACE, Moments, Search, balancing
 from zoo import TransformerWeights
 from zoo.transformer.population import population_logits
 
-_ALIKE = 1e-4  # the distance from which on it is tried whether two checkpoints are one function
+_ALIKE = 1e-4  # relative difference of sizes of units, below which two checkpoints may be one function
 _LEARNING_RATE = 3e-2  # of the steps on a loss
 _BATCH = 16  # inputs of one step
 _WRITERS = 8  # of a batch of language models, those that write texts
@@ -86,7 +87,7 @@ def align(
         after = _distance(found.act(u), v)
     element = theirs.inverse().compose(found).compose(ours)
     if loss is None and set(chosen) >= set(check_parts(spec, None)):
-        for number in (after > _ALIKE).nonzero()[:, 0].tolist():  # copies, too, where the search has stopped short
+        for number in _perhaps_copies(u, v, after):
             match = match_weights(*(TransformerWeights.from_flat(spec, w.flat()[number]) for w in (first, second)))
             if match.element is not None:
                 exact = match.element.map(lambda tensor: tensor.to(u.flat().device)[None])
@@ -185,6 +186,16 @@ def made_up_inputs(weights: TransformerWeights, count: int = 128, seed: int = 0)
 
 def _distance(u: TransformerWeights, v: TransformerWeights) -> Float[Tensor, " b"]:
     return torch.linalg.vector_norm(u.flat() - v.flat(), dim=-1)
+
+
+def _perhaps_copies(u: TransformerWeights, v: TransformerWeights, after: Float[Tensor, " b"]) -> list[int]:
+    """The pairs that may be one function by symmetry though the search has stopped short: units have the same sizes."""
+    alike = after > _ALIKE
+    for prefix in u.spec.unit_layers:
+        layers = (UnitLayer.named(w, prefix) for w in (u, v))
+        ours, theirs = ((layer.reading() * layer.writing()).sort().values for layer in layers)
+        alike &= (ours - theirs).norm(dim=-1) <= _ALIKE * theirs.norm(dim=-1)
+    return alike.nonzero()[:, 0].tolist()
 
 
 def interpolate(
