@@ -90,7 +90,7 @@ def train_batches(
 class _SingleEngine(Engine):
     """Trains one run with torch's own modules and optimizers."""
 
-    name, precision, exact_evaluation, dtype = "single", "float32", True, torch.float32
+    name, precision, dtype = "single", "float32", torch.float32
 
     def __init__(self, config: RunConfig, task: TaskData, device: torch.device) -> None:
         super().__init__([config], task, device)

@@ -28,9 +28,9 @@ _command = Command(__name__, "zoo.join", __doc__, _Options)
 from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
 from zoo.format.faults import SeenWeights
 from zoo.format.manifest import MANIFEST_FILE, FileEntry, Manifest
-from zoo.format.published import DERIVED_FILES, ConfigDetails, PublishedZoo, zoo_files
+from zoo.format.published import DERIVED_FILES, ConfigDetails, PublishedZoo, check_target, zoo_files
 from zoo.format.record import check_same_data
-from zoo.publish import check_target, report
+from zoo.publish import report
 from zoo.storage.atomic import atomic_file
 from zoo.storage.swap import replacing_folder
 from zoo.verify import zoo_faults
@@ -43,7 +43,7 @@ def _join(folders: Sequence[Path], out: Path, *, stated: Statements = NOTHING_ST
     """
     zoos = [PublishedZoo.read(folder) for folder in folders]
     out = out.resolve()
-    check_target([folder.resolve() for folder in folders if folder.resolve() != out], out)
+    check_target(out, "zoo", [folder.resolve() for folder in folders if folder.resolve() != out])
     template = DEFAULT_CARD.read_text(encoding="utf-8")
     configs: dict[str, ConfigDetails] = {}
     for zoo in zoos:

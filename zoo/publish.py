@@ -60,9 +60,17 @@ import pyarrow.compute as pc
 from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
 from zoo.format.faults import Located, SeenWeights, config_faults
 from zoo.format.manifest import MANIFEST_FILE, FileEntry, Manifest
-from zoo.format.published import EMBEDDING_FILES, RUNS_FILE, ConfigDetails, PublishedZoo, split_file, zoo_files
+from zoo.format.published import (
+    EMBEDDING_FILES,
+    RUNS_FILE,
+    ConfigDetails,
+    PublishedZoo,
+    check_target,
+    split_file,
+    zoo_files,
+)
 from zoo.format.record import TrainingRecord, check_same_data
-from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema, stored_schema, with_weights
+from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema, with_weights
 from zoo.format.shard import CHECKPOINTS_FILE, Shard, find_shards
 from zoo.format.table_file import ROWS_PER_BATCH, write_table
 from zoo.reading.hub import check_login, fitted_predictors, push
@@ -80,7 +88,7 @@ def _publish(options: _Options, advance: Advance = lambda rows: None) -> Manifes
     """Publishes every finished shard below ``runs`` as the folder ``out``; ``advance`` gets the number of rows."""
     runs, out = options.runs, options.out.resolve()
     configs, _ = find_shards(runs)
-    check_target([runs.resolve()], out)
+    check_target(out, "zoo", [runs.resolve()])
     check_same_data({config: shards[0].record for config, shards in configs.items()})
     template = (options.card or DEFAULT_CARD).read_text(encoding="utf-8")
     with replacing_folder(out, zoo_files) as folder:
@@ -94,22 +102,6 @@ def _publish(options: _Options, advance: Advance = lambda rows: None) -> Manifes
                 files |= _copy_embedding(runs, folder, shards[0])
         name = options.push_to_hub or out.name
         return write_card_and_manifest(folder, files, details, template, name, options)
-
-
-def check_target(sources: Sequence[Path], out: Path) -> None:
-    """Refuses to replace a folder that is read or is not an older zoo."""
-    for source in sources:
-        if out == source or out in source.parents or source in out.parents:
-            raise ValueError(f"{out} and {source} lie inside one another: publish to a folder of its own")
-    if not out.exists():
-        return
-    if not out.is_dir():
-        raise ValueError(f"{out} is a file: publish writes a folder")
-    if not any(out.iterdir()):
-        return
-    if not (out / MANIFEST_FILE).is_file():
-        raise ValueError(f"{out} is not a zoo (no {MANIFEST_FILE}) and is not empty: publish will not replace it")
-    PublishedZoo.read(out)
 
 
 def _write_config(
@@ -150,14 +142,14 @@ def _write_config(
     chosen = facts["run_id"].isin(runs.column("run_id").to_pylist()) & facts["checkpoint"].isin(kept)
     by_split = {split: np.array(completed)[chosen & (facts["split"] == split)].tolist() for split in SPLITS}
     files: dict[str, FileEntry] = {}
-    schema, run_schema = (stored_schema(each, runs) for each in (checkpoint_schema(rows.spec), PUBLISHED_RUN_SCHEMA))
+    schema = checkpoint_schema(rows.spec)
     for split in SPLITS:
         parts = _cut(by_split[split])
         for index, part in enumerate(parts):
             name = split_file(config, split, index, len(parts))
             files[name] = write_table(folder / name, schema, _read_rows(rows, part, advance))
     name = f"{config}/{RUNS_FILE}"
-    files[name] = write_table(folder / name, run_schema, [runs])
+    files[name] = write_table(folder / name, PUBLISHED_RUN_SCHEMA, [runs])
     used = set(runs.column("shard").to_pylist())
     shards = [shard for shard in shards if shard.record.shard in used]
     records = [shard.record for shard in shards]

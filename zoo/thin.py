@@ -34,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zoo.format.published import EMBEDDING_FILES, RUNS_FILE
+from zoo.format.published import EMBEDDING_FILES, RUNS_FILE, refuse_nested
 from zoo.format.schema import RUN_SCHEMA, with_weights
 from zoo.format.shard import (
     CHECKPOINTS_FILE,
@@ -76,9 +76,7 @@ def _columns(table: pa.Table, *names: str) -> list[list[str]]:
 
 @_command
 def main(options: _Options) -> None:
-    source, out = options.source.resolve(), options.out.resolve()
-    if source == out or source in out.parents or out in source.parents:
-        raise ValueError(f"{out} and {source} lie inside one another: thinned shards go to a folder of their own")
+    refuse_nested(options.out.resolve(), [options.source.resolve()])
     configs, _ = find_shards(options.source)
     for config, shards in configs.items():
         for shard in shards:

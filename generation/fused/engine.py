@@ -50,7 +50,6 @@ class FusedEngine(Engine):
 
     name = "fused"
     precision = "float16"
-    exact_evaluation = False
     dtype = torch.float32
 
     def __init__(self, configs: Sequence[RunConfig], task: TaskData, kernels: _Kernels) -> None:

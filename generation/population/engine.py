@@ -161,7 +161,6 @@ class Engine(ABC):
 
     name: str
     precision: str
-    exact_evaluation: bool  # whether every ``evaluate`` is exact
     dtype: torch.dtype  # of weights and moments
 
     def __init__(self, configs: Sequence[RunConfig], task: TaskData, device: torch.device) -> None:

@@ -56,7 +56,6 @@ class TorchEngine(Engine):
     """Trains and measures a population with torch's own operations."""
 
     name = "torch"
-    exact_evaluation = True
 
     def __init__(
         self,

@@ -116,21 +116,13 @@ class PopulationTrainer:
         alive, checkpoints = self.state.alive, self.state.checkpoints
         with self._timed():
             trained = [self.engine.evaluate(weights, alive, trained_on) for weights in checkpoints]
-        tested = self._curves_at_checkpoints() if self.engine.exact_evaluation else self._test_exactly()
-        train_loss = torch.stack([loss for _, loss in trained])
-        measures = {"test_accuracy": tested[0], "test_loss": tested[1], "train_loss": train_loss}
+        tested = [self.engine.evaluate(weights, alive, self.task.test, exact=True) for weights in checkpoints]
+        measures = {
+            "test_accuracy": torch.stack([accuracy for accuracy, _ in tested]),
+            "test_loss": torch.stack([loss for _, loss in tested]),
+            "train_loss": torch.stack([loss for _, loss in trained]),
+        }
         if self.task.spec.causal:
             labels = language_labels(self.task, checkpoints.flatten(0, 1).float())
             measures |= {name: values.view(checkpoints.shape[:2]) for name, values in labels.items()}
         return measures
-
-    def _curves_at_checkpoints(self) -> tuple[Tensor, Tensor]:
-        fixed = torch.tensor([*self.protocol.checkpoints.values()], device=self.device).expand(len(self.configs), -1)
-        epochs = torch.cat([fixed, self.state.best_epoch[:, None]], dim=1)
-        index = (epochs - 1).clamp(min=0)  # a run that diverged at once has no best epoch
-        return self.state.test_accuracy.gather(1, index).T, self.state.test_loss.gather(1, index).T
-
-    def _test_exactly(self) -> tuple[Tensor, Tensor]:
-        test, alive = self.task.test, self.state.alive
-        tested = [self.engine.evaluate(weights, alive, test, exact=True) for weights in self.state.checkpoints]
-        return torch.stack([accuracy for accuracy, _ in tested]), torch.stack([loss for _, loss in tested])

@@ -337,9 +337,9 @@ def test_an_older_page_is_replaced_and_nothing_else(zoo_folder: Path, tmp_path: 
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "index.html").write_text("mine")
     for taken in (copied, tmp_path / "file", tmp_path / "mine"):
-        with pytest.raises(ValueError, match="is not a page of a zoo"):
+        with pytest.raises(ValueError, match="is not a page: name a folder"):
             write_page(zoo_folder, taken)
-    with pytest.raises(ValueError, match="lies inside the zoo"):
+    with pytest.raises(ValueError, match="lie inside one another"):
         write_page(copied, copied / "site")
     assert folder_contents(copied) == contents
 

@@ -259,7 +259,7 @@ def test_wrong_folders_are_refused(made, tmp_path, capsys):
     assert "inside one another" in refusal(capsys, runs, runs / "out")
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "thesis.tex").touch()
-    assert "publish will not replace it" in refusal(capsys, runs, tmp_path / "precious")
+    assert "is there and is not a zoo: name a folder" in refusal(capsys, runs, tmp_path / "precious")
     assert (tmp_path / "precious" / "thesis.tex").exists()
 
 

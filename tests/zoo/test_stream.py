@@ -90,5 +90,5 @@ def test_rows_are_indexed_as_in_datasets(reader):
     assert some["run_id"] == list(reader.metadata["run_id"][2:5])
     assert torch.equal(some["weights"], reader.weights(slice(2, 5)))
     assert len(list(reader)) == len(reader)
-    with pytest.raises(IndexError, match="does not exist"):
+    with pytest.raises(IndexError, match="no such row"):
         reader[len(reader)]

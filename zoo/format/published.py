@@ -170,3 +170,17 @@ def parse_splits(text: str) -> tuple[str, ...]:
 def zoo_files(folder: Path) -> list[str] | None:
     """Every file of a published zoo by name, the manifest last; None where there is no manifest."""
     return [*Manifest.read(folder).files, MANIFEST_FILE] if (folder / MANIFEST_FILE).is_file() else None
+
+
+def check_target(out: Path, kind: str, sources: Sequence[Path]) -> None:
+    """Refuses to replace a folder that is read, or that is not an older one of this kind: a zoo, or a page."""
+    refuse_nested(out, sources)
+    is_empty = not out.exists() or (out.is_dir() and not any(out.iterdir()))
+    if not is_empty and (not (out / MANIFEST_FILE).is_file() or Manifest.read(out).details.get("kind") != kind):
+        raise ValueError(f"{out} is there and is not a {kind}: name a folder that is empty or not there yet")
+
+
+def refuse_nested(out: Path, sources: Sequence[Path]) -> None:
+    for source in sources:
+        if out == source or out in source.parents or source in out.parents:
+            raise ValueError(f"{out} and {source} lie inside one another: write to a folder of its own")

@@ -8,13 +8,13 @@ for each run, the index of its value in that list. A checkpoint is a row with th
 import base64
 import gzip
 import json
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float64
 
 from zoo.checked import checked
 from zoo.format.schema import MEASURED, labels_of, usual_label
@@ -106,20 +106,8 @@ def plain(numbers: Any, digits: int | None = _DIGITS) -> list[float | None]:
     A number that is not finite, such as the loss of a run in the epoch it diverged in, is None.
     """
     array = np.asarray(numbers, dtype=np.float32)
-    finite = np.isfinite(array)
-    if digits is None:
-        values = [float(str(number)) for number in array]
-    else:
-        values = _rounded(np.where(finite, array, 0).astype(np.float64), digits).tolist()
-    return [value if good else None for value, good in zip(values, finite.tolist(), strict=True)]
-
-
-def _rounded(numbers: Float64[np.ndarray, " n"], digits: int) -> Float64[np.ndarray, " n"]:
-    """The nearest numbers with this many significant digits."""
-    size = np.floor(np.log10(np.abs(numbers), where=numbers != 0, out=np.zeros_like(numbers)))
-    shift = digits - 1 - size
-    small, large = 10.0 ** np.maximum(shift, 0), 10.0 ** np.maximum(-shift, 0)
-    return np.rint(numbers / large * small) / small * large
+    texts = map(str, array) if digits is None else (f"{number:.{digits}g}" for number in array.tolist())
+    return [number if math.isfinite(number) else None for number in map(float, texts)]
 
 
 def as_bytes(shares: Any) -> str:

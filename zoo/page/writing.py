@@ -22,8 +22,8 @@ import numpy as np
 from jinja2 import Environment
 
 from zoo.command import Advance, how_many, progress_bar
-from zoo.format.manifest import MANIFEST_FILE, FileEntry, Manifest
-from zoo.format.published import PublishedZoo, zoo_files
+from zoo.format.manifest import FileEntry, Manifest
+from zoo.format.published import PublishedZoo, check_target, zoo_files
 from zoo.format.schema import usual_label
 from zoo.page.options import PageOptions
 from zoo.page.pictures import Example, attention_refusal, find_example, picture
@@ -59,7 +59,7 @@ def _write_page(
     ``out`` is replaced whole where it is an older page; a folder with anything else in it is left alone.
     """
     folder, out = find_folder(options.zoo), options.out.resolve()
-    _check_target(out, folder.resolve())
+    check_target(out, _KIND, [folder.resolve()])
     readers = {config: ZooReader(folder, config, "all") for config in PublishedZoo.read(folder).configs}
     path = Path(options.zoo).expanduser()
     name = folder.name if path.is_dir() else options.zoo
@@ -86,16 +86,6 @@ def _write_page(
         manifest = Manifest({name: FileEntry.of(new / name) for name in names}, {"kind": _KIND})
         manifest.write(new)
     return manifest
-
-
-def _check_target(out: Path, zoo: Path) -> None:
-    """Refuses a folder inside the zoo, and one that holds something else than an older page."""
-    if zoo in out.parents:
-        raise ValueError(f"{out} lies inside the zoo {zoo}, which holds only what was published: name another folder")
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return
-    if not out.is_dir() or not (out / MANIFEST_FILE).is_file() or Manifest.read(out).details.get("kind") != _KIND:
-        raise ValueError(f"{out} is there and is not a page of a zoo: name a folder that is empty or not there yet")
 
 
 def _write_config(

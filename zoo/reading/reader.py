@@ -10,7 +10,6 @@ through ``tensor.numpy()``, is not noticed.)
 """
 
 import mmap
-import operator
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from math import prod
@@ -246,9 +245,9 @@ class ZooReader:
         Consecutive rows inside one record batch (rows 0–63, 64–127, … of a file) are a view of the file; any others are
         copied once. They may be written to: neither the file nor a later read changes.
         """
-        if (row := _one_row(rows)) is not None:
-            return self.weights([row])[0]
         numbers = self._numbers(rows)
+        if numbers.ndim == 0:
+            return self.weights(numbers[None])[0]
         piece = self._rows.pieces(numbers, [slice(0, len(numbers))])[0] if len(numbers) else None
         return torch.from_numpy(self._rows.gather(numbers)) if piece is None else self._rows.view(piece)
 
@@ -272,12 +271,13 @@ class ZooReader:
 
         So ``torch.utils.data.DataLoader(reader, batch_size=16, shuffle=True)`` works; ``batches`` is many times faster.
         """
-        if (number := _one_row(rows)) is not None:
-            if not -len(self) <= number < len(self):
-                raise IndexError(f"row {number} does not exist: {self.config} {self.split} has {len(self):,} rows")
-            row = self.metadata.iloc[number]
-            return {str(name): row[name] for name in row.index} | {WEIGHTS: self.weights(number)}
-        numbers = self._numbers(rows)
+        try:
+            numbers = self._numbers(rows)
+        except ValueError as error:
+            raise IndexError(str(error)) from error
+        if numbers.ndim == 0:
+            row = self.metadata.iloc[int(numbers)]
+            return {str(name): row[name] for name in row.index} | {WEIGHTS: self.weights(numbers)}
         columns = self.metadata.iloc[numbers].to_dict(orient="list")
         return {str(name): values for name, values in columns.items()} | {WEIGHTS: self.weights(numbers)}
 
@@ -329,29 +329,16 @@ class ZooReader:
         return self.metadata.astype(dict.fromkeys(text, object)).copy()
 
     def _numbers(self, rows: _Rows) -> np.ndarray:
-        """Row numbers as an array, checked; a mask of bools is taken as the rows where it is True."""
-        if isinstance(rows, slice):
-            return np.arange(len(self))[rows]
-        numbers = np.asarray(rows)
-        if numbers.size == 0:
-            return np.empty(0, dtype=np.int64)
-        if numbers.dtype == bool and numbers.shape == (len(self),):
-            return np.flatnonzero(numbers)
-        if numbers.ndim != 1 or not np.issubdtype(numbers.dtype, np.integer):
-            raise ValueError(f"rows are a list of whole numbers or a bool each, got {numbers.dtype} {numbers.shape}")
-        numbers = np.where(numbers < 0, numbers + len(self), numbers)
-        if not ((numbers >= 0) & (numbers < len(self))).all():
-            raise ValueError(
-                f"a row is outside 0 to {len(self) - 1}: {self.config} {self.split} has {len(self):,} rows"
-            )
+        """Row numbers by NumPy's indexing; that of a single row is an array without dimensions."""
+        # an empty list has no type
+        index = rows if isinstance(rows, slice) else np.asarray(rows, dtype=None if np.size(rows) else np.int64)
+        try:
+            numbers = np.asarray(np.arange(len(self))[index])
+        except IndexError as error:
+            raise ValueError(f"no such row: {self.config} {self.split} has {len(self):,} rows; {error}") from error
+        if numbers.ndim > 1:
+            raise ValueError(f"rows are a list of whole numbers or a bool each, got {numbers.ndim} dimensions")
         return numbers
-
-
-def _one_row(rows: _Rows) -> int | None:
-    """The number of a single row, of whatever kind: an int, one of numpy's such as ``rows`` returns, or a tensor's."""
-    if isinstance(rows, np.ndarray | Tensor):
-        return operator.index(rows) if rows.ndim == 0 else None
-    return operator.index(rows) if isinstance(rows, int | np.integer) else None
 
 
 def shuffled(rows: Integer[np.ndarray, " n"], seed: int | Sequence[int]) -> Integer[np.ndarray, " n"]:
