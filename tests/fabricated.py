@@ -12,7 +12,7 @@ import pyarrow as pa
 import torch
 
 from zoo.command import Advance
-from zoo.format.hyperparameters import OPTIMIZERS
+from zoo.format.hyperparameters import LATER, OPTIMIZERS
 from zoo.format.manifest import Manifest
 from zoo.format.recipe import epochs_of_checkpoints
 from zoo.format.record import config_name
@@ -96,7 +96,7 @@ def run_row(record: ShardRecord, index: int, completed: int, task: TaskData | No
     """One run; everything about it follows from its place, and its id and its seed from its configuration."""
     number, repeat = divmod(index, record.repeats or 1)
     random = generator_of(f"{record.task}/{record.shard}/{number}/32")  # 32: small zoos have runs in all splits
-    configuration = {
+    configuration = LATER | {
         "optimizer": OPTIMIZERS[int(random.integers(len(OPTIMIZERS)))],
         "learning_rate": float(random.choice([1e-4, 1e-3, 1e-2])),
         "weight_decay": float(random.uniform(0, 1e-4)),  # no two configurations are the same

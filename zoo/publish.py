@@ -70,7 +70,7 @@ from zoo.format.published import (
     zoo_files,
 )
 from zoo.format.record import TrainingRecord, check_same_data
-from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema, with_weights
+from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema, stored_schema, with_weights
 from zoo.format.shard import CHECKPOINTS_FILE, Shard, find_shards
 from zoo.format.table_file import ROWS_PER_BATCH, write_table
 from zoo.reading.hub import check_login, fitted_predictors, push
@@ -142,14 +142,14 @@ def _write_config(
     chosen = facts["run_id"].isin(runs.column("run_id").to_pylist()) & facts["checkpoint"].isin(kept)
     by_split = {split: np.array(completed)[chosen & (facts["split"] == split)].tolist() for split in SPLITS}
     files: dict[str, FileEntry] = {}
-    schema = checkpoint_schema(rows.spec)
+    schema, run_schema = (stored_schema(each, runs) for each in (checkpoint_schema(rows.spec), PUBLISHED_RUN_SCHEMA))
     for split in SPLITS:
         parts = _cut(by_split[split])
         for index, part in enumerate(parts):
             name = split_file(config, split, index, len(parts))
             files[name] = write_table(folder / name, schema, _read_rows(rows, part, advance))
     name = f"{config}/{RUNS_FILE}"
-    files[name] = write_table(folder / name, PUBLISHED_RUN_SCHEMA, [runs])
+    files[name] = write_table(folder / name, run_schema, [runs])
     used = set(runs.column("shard").to_pylist())
     shards = [shard for shard in shards if shard.record.shard in used]
     records = [shard.record for shard in shards]

@@ -10,7 +10,7 @@ from torch import optim
 from generation.protocol import Protocol, RunConfig
 from generation.single import make_model, make_optimizer
 from zoo.checked import checked
-from zoo.format.hyperparameters import Hyperparameters
+from zoo.format.hyperparameters import LATER, Hyperparameters
 from zoo.format.recipe import seeds_by_policy
 from zoo.transformer.spec import MNIST
 
@@ -131,6 +131,19 @@ def test_run_id_depends_on_everything_and_on_nothing_else() -> None:
 def own_seed(run: RunConfig) -> int:
     (seed,) = seeds_by_policy("distinct", run.hyperparameters(), run.task)
     return seed
+
+
+def test_a_hyperparameter_that_came_later_changes_no_id_where_it_has_its_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As if dropout had come later."""
+    plain, dropped = replace(RUN, dropout=0.0), RUN
+    ids, seeds = (plain.run_id, dropped.run_id), (own_seed(plain), own_seed(dropped))
+    monkeypatch.setitem(LATER, "dropout", 0.0)
+    assert plain.to_dict() == {name: value for name, value in dropped.to_dict().items() if name != "dropout"}
+    assert plain.run_id != ids[0]
+    assert own_seed(plain) != seeds[0]
+    assert (dropped.run_id, own_seed(dropped)) == (ids[1], seeds[1])
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,18 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pytest
 import torch
 
 import zoo
 from tests.fabricated import TINY_MNIST, fabricate_shard, folder_contents, publish
+from zoo.format.hyperparameters import CONFIGURATION, LATER
 from zoo.format.manifest import Manifest
 from zoo.format.published import PublishedZoo
-from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema
-from zoo.format.shard import RUNS_FILE, ShardRecord, shard_folder, write_shard
-from zoo.format.splits import SPLITS
+from zoo.format.schema import PUBLISHED_RUN_SCHEMA, RUN_SCHEMA, checkpoint_schema
+from zoo.format.shard import CHECKPOINTS_FILE, RUNS_FILE, ShardRecord, shard_folder, write_shard
+from zoo.format.splits import SPLITS, splits_of
 from zoo.format.table_file import read_table
 from zoo.verify import _verify
 
@@ -80,6 +83,38 @@ def test_a_zoo_of_the_first_release_is_read():
     assert flat.dtype == torch.float32
     # 0.3 times a standard normal
     assert np.isclose(float(flat.std()), 0.3, atol=0.01)
+
+
+def test_a_hyperparameter_that_came_later_has_its_default_in_earlier_files(tmp_path, monkeypatch):
+    """As if dropout had come after the first release: where no run uses it, files do not have the column."""
+    runs, schema = tmp_path / "runs", checkpoint_schema(TINY_MNIST)
+    monkeypatch.setitem(LATER, "dropout", 0.0)
+    with_dropout = fabricate_shard(runs, TINY_MNIST, shard=0, count=8)
+    without = fabricate_shard(runs, TINY_MNIST, shard=1, count=1)
+    for folder, stored in ((with_dropout, True), (without, False)):
+        for name, expected in ((CHECKPOINTS_FILE, schema), (RUNS_FILE, RUN_SCHEMA)):
+            assert ("dropout" in pa.ipc.open_stream(folder / name).schema.names) is stored
+            table = read_table(folder / name, expected)
+            assert table.schema == expected
+            assert stored or set(table.column("dropout").to_pylist()) == {0.0}
+    publish(runs, tmp_path / "zoo")
+    assert _verify(tmp_path / "zoo") == []
+    assert set(zoo.open(tmp_path / "zoo", "mnist", split="all").metadata["dropout"]) == {0.0, 0.2}
+    monkeypatch.delitem(LATER, "dropout")
+    with pytest.raises(ValueError, match="no column dropout"):
+        read_table(without / RUNS_FILE, RUN_SCHEMA)
+
+
+def test_a_hyperparameter_that_came_later_moves_no_configuration_to_another_split(monkeypatch):
+    monkeypatch.setitem(LATER, "dropout", 0.0)
+    first = [name for name in ("task", *CONFIGURATION) if name not in LATER]
+    columns = {name: [f"some {name}"] for name in first} | {name: [default] for name, default in LATER.items()}
+    written = []
+    monkeypatch.setattr("zoo.format.splits._split_of", lambda text, *_: written.append(json.loads(text)) or "train")
+    splits_of(columns.__getitem__, repeats=True)
+    splits_of((columns | {"dropout": [0.1]}).__getitem__, repeats=True)
+    plain = [f"some {name}" for name in first]
+    assert written == [plain, [*plain, "dropout", 0.1]]
 
 
 if __name__ == "__main__":

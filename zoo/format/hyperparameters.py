@@ -1,8 +1,8 @@
 """The hyperparameters of a run: the one table that schema, grids, checks, card and command line read.
 
-To add one, give it a field, and use it where a run is trained: in ``generation/single.py``, in
-``generation/population``, and in the kernels or ``obstacle`` of ``generation/fused/variants.py``, which names what they
-cannot train. Ids, seeds and columns are then others: zoos with it need a schema version of their own.
+To add one, give it a field with a default below ``seed``, and use it where a run is trained: in
+``generation/single.py``, in ``generation/population``, and in the kernels or ``obstacle`` of
+``generation/fused/variants.py``, which names what they cannot train.
 """
 
 from dataclasses import dataclass, fields
@@ -58,6 +58,8 @@ TYPES: dict[str, Any] = {
 HYPERPARAMETERS = tuple(TYPES)
 CONFIGURATION = tuple(name for name in HYPERPARAMETERS if name != "seed")
 """The hyperparameters that repeats of one configuration share; they differ in the seed."""
+LATER = {name: getattr(Hyperparameters, name) for name in HYPERPARAMETERS[HYPERPARAMETERS.index("seed") + 1 :]}
+"""Hyperparameters that the first zoos did not have, and their defaults, which all rows of a table without them have."""
 SHARED_SEED, DISTINCT_SEEDS = "shared", "distinct"
 SEED_POLICIES = (SHARED_SEED, DISTINCT_SEEDS)
 """The policies that have a name. A number of repeats is a policy too."""

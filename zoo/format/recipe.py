@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
-from zoo.format.hyperparameters import SHARED_SEED, repeats_of
+from zoo.format.hyperparameters import LATER, SHARED_SEED, repeats_of
 
 SHARED = 0
 """The seed that all runs share, unless they have their own."""
@@ -18,7 +18,7 @@ def hashed_configuration(
 ) -> dict[str, Any]:
     """A run as plain JSON-ready data; ``task_sha256`` is that of a task file which is not one of the paper's."""
     own_task = {} if task_sha256 is None else {"task_sha256": task_sha256}
-    return {**hyperparameters, "task": task, "protocol": protocol, **own_task}
+    return {**_hashed(hyperparameters), "task": task, "protocol": protocol, **own_task}
 
 
 def run_id(configuration: Mapping[str, Any]) -> str:
@@ -43,7 +43,7 @@ def seeds_by_policy(policy: str, hyperparameters: Mapping[str, Any], task: str) 
 def _own_seed(hyperparameters: Mapping[str, Any], task: str, **repeat: int) -> int:
     """A 32-bit seed for this configuration alone, or for one repeat of it: a hash of the hyperparameters (and of
     ``repeat=k``), the same under every protocol."""
-    content = {"task": task, **hyperparameters, **repeat}
+    content = {"task": task, **_hashed(hyperparameters), **repeat}
     del content["seed"]
     return int.from_bytes(_digest(content)[:4], "big")
 
@@ -57,6 +57,12 @@ def epochs_of_checkpoints(protocol: Mapping[str, Any]) -> dict[str, int]:
     if (chosen := protocol.get("checkpoint_epochs")) is not None:
         return {f"epoch_{epoch}": epoch for epoch in chosen}
     return {label: max(1, round(share * protocol["epochs"])) for label, share in _CHECKPOINT_SHARES.items()}
+
+
+def _hashed(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The input of the hashes behind ids and seeds. Later hyperparameters are left out at their defaults, so that the
+    runs of the first zoos keep theirs."""
+    return {name: value for name, value in hyperparameters.items() if (name, value) not in LATER.items()}
 
 
 def _digest(content: Mapping[str, Any]) -> bytes:

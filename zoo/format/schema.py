@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float32
 
-from zoo.format.hyperparameters import TYPES
+from zoo.format.hyperparameters import LATER, TYPES
 from zoo.transformer.spec import TransformerSpec
 
 SCHEMA_VERSION = 1
@@ -87,3 +87,12 @@ RUN_SCHEMA = pa.schema(
 
 PUBLISHED_RUN_SCHEMA = RUN_SCHEMA.append(pa.field("wall_seconds", pa.float64()))
 """A run as the published zoo holds it: with its share of the seconds its shard took."""
+
+
+def stored_schema(schema: pa.Schema, runs: pa.Table) -> pa.Schema:
+    """Without the later hyperparameters that have their defaults in all of these runs; reading fills them in.
+
+    So a zoo that does not use them keeps its bytes.
+    """
+    unused = [name for name, default in LATER.items() if set(runs.column(name).to_pylist()) <= {default}]
+    return pa.schema([field for field in schema if field.name not in unused])

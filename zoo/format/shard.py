@@ -17,7 +17,7 @@ from zoo.checked import checked
 from zoo.format.manifest import MANIFEST_FILE, FileEntry, Manifest
 from zoo.format.published import RUNS_FILE
 from zoo.format.record import TrainingRecord, config_name
-from zoo.format.schema import PUBLISHED_RUN_SCHEMA, RUN_SCHEMA, checkpoint_schema
+from zoo.format.schema import PUBLISHED_RUN_SCHEMA, RUN_SCHEMA, checkpoint_schema, stored_schema
 from zoo.format.table_file import read_table, write_table
 from zoo.storage.atomic import write_atomically
 from zoo.storage.untrusted import faults_named, read_json
@@ -73,9 +73,10 @@ def write_shard(
 
     ``timing`` is called after the tables are written, so that writing them can be part of it.
     """
+    schema, run_schema = (stored_schema(each, runs) for each in (checkpoint_schema(record.spec), RUN_SCHEMA))
     files = {
-        CHECKPOINTS_FILE: write_table(folder / CHECKPOINTS_FILE, checkpoint_schema(record.spec), checkpoints),
-        RUNS_FILE: write_table(folder / RUNS_FILE, RUN_SCHEMA, [runs]),
+        CHECKPOINTS_FILE: write_table(folder / CHECKPOINTS_FILE, schema, checkpoints),
+        RUNS_FILE: write_table(folder / RUNS_FILE, run_schema, [runs]),
     }
     write_atomically(folder / TIMING_FILE, json.dumps(timing(), indent=2).encode() + b"\n")
     Manifest(files, {"kind": _KIND, **record.to_dict()}).write(folder)

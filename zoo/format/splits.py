@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from zoo.format.hyperparameters import CONFIGURATION
+from zoo.format.hyperparameters import CONFIGURATION, LATER
 
 SPLITS = ("train", "validation", "test")
 DEFAULT_SHARES = "70/15/15"
@@ -60,6 +60,11 @@ def folds_of(column: Callable[[str], Iterable[Any]], count: int) -> list[int]:
 
 
 def _configurations(column: Callable[[str], Iterable[Any]]) -> list[str]:
-    """The configuration of every row as a JSON list of the task and its hyperparameters."""
-    rows = zip(*(column(name) for name in ("task", *CONFIGURATION)), strict=True)
+    """The configuration of every row as a JSON list: task, hyperparameters, and the name and value of each later one
+    that differs from its default."""
+    first = ["task", *(name for name in CONFIGURATION if name not in LATER)]
+    rows = [list(row) for row in zip(*(column(name) for name in first), strict=True)]
+    for name, default in LATER.items():
+        for row, value in zip(rows, column(name), strict=True):
+            row += [] if value == default else [name, value]
     return [json.dumps(row, separators=(",", ":")) for row in rows]

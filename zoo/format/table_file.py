@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from zoo.format.hyperparameters import LATER
 from zoo.format.manifest import FileEntry
 from zoo.format.schema import CHECKPOINT, STATUSES
 from zoo.storage.atomic import atomic_file
@@ -88,7 +89,8 @@ class _MessageSource(Protocol):
 def read_batches(source: _MessageSource, schema: pa.Schema, where: str) -> Iterator[pa.RecordBatch]:
     """The batches of a whole stream of this schema, views of the source's messages; anything else is a ValueError.
 
-    Names end up in paths and on terminals, so they are checked here, before anyone can use them.
+    Only the later hyperparameters may be missing: they are filled in with their defaults. Names end up in paths and on
+    terminals, so they are checked here, before anyone can use them.
     """
     rows = 0
     for batch in _valid_batches(source, schema, where):
@@ -109,14 +111,20 @@ def _valid_batches(source: _MessageSource, wanted: pa.Schema | None, where: str)
         if message is None:
             raise ValueError("it has no schema")
         got = pa.ipc.read_schema(message)
-        if wanted is not None and not got.equals(wanted):
-            raise ValueError(_schema_difference(got, wanted))
+        schema = got if wanted is None else wanted
+        absent = {name: LATER[name] for name in schema.names if name in LATER and name not in got.names}
+        if not got.equals(pa.schema([field for field in schema if field.name not in absent])):
+            raise ValueError(_schema_difference(got, schema))
         while True:
             message, position = _read_message(source, position, _RECORD_BATCH)
             if message is None:
                 break
             batch = pa.ipc.read_record_batch(message, got)
             batch.validate(full=True)
+            if absent:  # one value in all rows, in the place that the schema has it
+                filled = {name: pa.array([absent[name]] * len(batch), schema.field(name).type) for name in absent}
+                columns = dict(zip(got.names, batch.columns, strict=True)) | filled
+                batch = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
             yield batch
         if position < source.size:
             raise ValueError(f"{source.size - position:,} bytes after its end")
