@@ -57,11 +57,12 @@ import pandas as pd
 
 from benchmarks import paper, results
 from benchmarks.census import census_table
+from benchmarks.curves import READS
 from benchmarks.leaderboard.submission import rank, submissions_in
 from benchmarks.models.registry import MODELS
 from benchmarks.options import SIX_MODELS
 from benchmarks.plots import first_predictions, headline_plot, scatter, tau_by_rows, tau_by_threshold
-from benchmarks.results import Result, ResultIndex, Value
+from benchmarks.results import Result, ResultIndex, Value, usual_label_of
 from benchmarks.tables import leader, render_table, table, with_data_notes
 from nfn import load_pretrained
 from nfn.predictors.storage import pretrained_names
@@ -91,7 +92,7 @@ _IN_BOTH = {"mnist": "train_fraction >= 0.8", "agnews": "train_fraction >= 0.9"}
 """Config → the part of its grid that was trained with either kind of seeds: three and two of its first four shards."""
 _WITH_SEEDS = {config: config_name(config, DISTINCT_SEEDS) for config in _CONFIGS}
 _GENERATED = "generated"  # folder beside the rows: a published zoo without its weights
-_RUN_COLUMNS = ("status", *HYPERPARAMETERS, "test_accuracy")
+_RUN_COLUMNS = ("status", *HYPERPARAMETERS)
 _ACCURACY_EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0)
 _UNSET = ("components", "channels", "entry_range", "tested_config", "tested_checkpoint", "rows")
 _CLONE = Path(__file__).parent.parent
@@ -113,7 +114,9 @@ def _render(root: Path, rows: Path, documents: Iterable[str] = tuple(_DOCUMENTS)
     def leaderboard(top: int | None = None) -> str:
         return render_table("leaderboard", rankings=[each | {"entries": each["entries"][:top]} for each in rankings])
 
+    losses = _final_runs(root / DEFAULT_NAME, "test_loss")
     environment.globals |= _Contents(rows).names() | {"leaderboard": leaderboard}
+    environment.globals["losses"] = lambda config: losses[config]["test_loss"].to_numpy()
     environment.filters["digits"] = lambda number, digits: f"{number:.{digits}f}"
     texts = {document: _rendered(environment, document, root, rows) for document in documents}
     if rankings or (root / _RANKING).exists():
@@ -170,7 +173,7 @@ class _Contents:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.index = cache(partial(_index_of, folder))
-        self.final_runs = cache(partial(_final_runs, folder))
+        self.final_runs = cache(partial(_final_runs, folder / _GENERATED, "test_accuracy"))
 
     def names(self) -> dict[str, Any]:
         kendall = partial(self.value, "kendall")
@@ -203,6 +206,7 @@ class _Contents:
             "accuracies": lambda: _accuracies_table({name: self.runs(name) for name in self.final_runs()}),
             "speed": lambda: render_table("speed", rows=self.rows("speed.generation", "speed.nfn", "speed.loader")),
             "fidelity": lambda: render_table("fidelity", rows=self.rows("fidelity")),
+            "curves": lambda: render_table("curves", rows=self.rows("curves"), reads=READS),
             "inputs": self.inputs,
             "recipes": partial(self.table, "recipe", label="test_accuracy"),  # these rows have no label
             "pretrained": lambda: render_table(
@@ -210,7 +214,7 @@ class _Contents:
             ),
             "data_note": self.data_note,
         }
-        others = {"runs": self.runs, "with_interval": _with_interval, "spread": np.ptp}
+        others = {"runs": self.runs, "with_interval": _with_interval, "spread": np.ptp, "median": np.median}
         others |= {"title": lambda name: MODELS[name].title}
         return {name: _over_lists(function) for name, function in numbers.items()} | constants | tables | others
 
@@ -336,17 +340,15 @@ def _headline_zoos(folder: Path) -> dict[str, ResultIndex]:
     return {title: index for title, index in zoos.items() if index}
 
 
-def _final_runs(folder: Path) -> dict[str, pd.DataFrame]:
-    """Config → its completed runs: hyperparameters, and test accuracy after the last epoch.
-
-    Their curves are kept beside the result rows, without the weights.
-    """
+def _final_runs(zoo: Path, label: str) -> dict[str, pd.DataFrame]:
+    """Config → its completed runs, of all configs of a zoo that are ranked by a label: hyperparameters, and the label
+    after the last epoch."""
     configs = {}
-    for path in sorted((folder / _GENERATED).glob(f"*/{RUNS_FILE}")):
-        runs = read_table(path, PUBLISHED_RUN_SCHEMA).select(list(_RUN_COLUMNS)).to_pandas()
-        completed = runs[runs["status"] == "completed"].reset_index(drop=True)
-        final = [float(curve[-1]) for curve in completed["test_accuracy"]]
-        configs[path.parent.name] = completed.assign(test_accuracy=final)
+    for path in sorted(zoo.glob(f"*/{RUNS_FILE}")):
+        if usual_label_of(path.parent.name) == label:
+            runs = read_table(path, PUBLISHED_RUN_SCHEMA).select([*_RUN_COLUMNS, label]).to_pandas()
+            completed = runs[runs["status"] == "completed"].reset_index(drop=True)
+            configs[path.parent.name] = completed.assign(**{label: [float(curve[-1]) for curve in completed[label]]})
     return configs
 
 
@@ -368,12 +370,16 @@ def write_documents(root: Path, rows: Path) -> Iterator[Path]:
         yield root / document
 
 
-def _draw(folder: Path) -> Iterator[Path]:
+def _draw(root: Path, folder: Path) -> Iterator[Path]:
     """Draws the plots of every config that has runs or rows. The scatter plots need trials, too."""
     plots = folder / _PLOTS
-    for config, runs in _final_runs(folder).items():
-        title, path = f"{config}, after the last epoch", plots / f"accuracy.{config}.png"
-        yield plot_histograms({title: runs["test_accuracy"]}, path, counted="runs")
+    for zoo, label, name in (
+        (folder / _GENERATED, "test_accuracy", "accuracy"),
+        (root / DEFAULT_NAME, "test_loss", "loss"),
+    ):
+        for config, runs in _final_runs(zoo, label).items():
+            title, path = f"{config}, after the last epoch", plots / f"{name}.{config}.png"
+            yield plot_histograms({title: runs[label]}, path, counted="runs")
     of_tasks = [row for row in results.read("kendall", folder) if row.config in _CONFIGS]
     for config, index in _indexes(of_tasks).items():
         yield tau_by_threshold(index, config, plots / f"kendall.{config}.thresholds.png")
@@ -414,5 +420,5 @@ def main(options: _Options) -> None:
             sys.exit(_OUT_OF_DATE)
         print(f"{', '.join(_DOCUMENTS)}: up to date")
     else:
-        for path in itertools.chain(_draw(rows), write_documents(root, rows)):
+        for path in itertools.chain(_draw(root, rows), write_documents(root, rows)):
             print(f"written: {path}")
