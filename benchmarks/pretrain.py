@@ -56,7 +56,7 @@ from jaxtyping import Float
 from benchmarks.data import MIN_ROWS, BenchmarkData, Checkpoints, Fitted, Outcome, require_rows
 from benchmarks.leaderboard.scoring import HeldOutRows
 from benchmarks.models.registry import builder, known_models
-from benchmarks.models.training import RECIPES, TrainingGroup, train_together
+from benchmarks.models.training import RECIPES, train_together
 from benchmarks.results import current_commit, describe_device
 from benchmarks.statistics import kendall_tau, tau_with_interval
 from nfn import Pretrained, load_pretrained
@@ -195,10 +195,9 @@ def main(options: _Options) -> None:
         [config.data for config in configs], [run for config in configs for run, _ in config.held_out.keys]
     )
     train, validation = joined.train, joined.validation
-    group = TrainingGroup(np.arange(len(train)), np.arange(len(validation)), (options.seed,))
     model = known_models()["response_nfn" if train.spec.causal else "gauge_nfn"]
     build = builder(model.name, train.spec, None, None)
-    ((fitted,),) = train_together(build, [group], train, validation, RECIPES[model.recipe], options.epochs)
+    (fitted,) = train_together(build, (options.seed,), train, validation, RECIPES[model.recipe], options.epochs)
     assert fitted.predictor is not None
     calibrated = [config.data for config in configs if config.own_seeds] or [config.data for config in configs]
     runs = np.concatenate([data.validation.runs for data in calibrated])

@@ -67,7 +67,7 @@ import nfn
 from benchmarks import results
 from benchmarks.data import MIN_ROWS, BenchmarkData, Checkpoints, require_rows
 from benchmarks.models.registry import MODELS
-from benchmarks.models.training import RECIPES, TrainingGroup, train_together
+from benchmarks.models.training import RECIPES, train_together
 from benchmarks.models.trees import fit_hyperparameters
 from benchmarks.results import Result
 from benchmarks.statistics import bootstrap_taus, resample_runs, tau_or_zero
@@ -207,13 +207,12 @@ def _predictions(model: str, data: BenchmarkData, options: _Table) -> list[Float
     if model not in _STORED:
         (fitted,) = fit_hyperparameters(train, validation, (0,), 1)
         return [fitted.predict(test)]
-    group = TrainingGroup(np.arange(len(train)), np.arange(len(validation)), tuple(range(options.seeds)))
     kind, recipe = _STORED[model], RECIPES[MODELS[model].recipe]
 
     def build(generator: torch.Generator) -> nfn.Predictor:
         return kind(train.spec, generator=generator)
 
-    (all_fitted,) = train_together(build, [group], train, validation, recipe, options.epochs)
+    all_fitted = train_together(build, range(options.seeds), train, validation, recipe, options.epochs)
     networks: list[Any] = [fitted.predictor for fitted in all_fitted]
     with torch.no_grad():
         return [network.logits_of(test.weights).cpu().numpy() for network in networks]

@@ -26,7 +26,7 @@ from safetensors.numpy import save
 
 from benchmarks.data import MIN_ROWS, TEST_FILES, BenchmarkData, Elsewhere, Fitted, NotFinite, Outcome
 from benchmarks.models.registry import builder, known_models
-from benchmarks.models.training import RECIPES, TrainingGroup, train_one_by_one, train_together
+from benchmarks.models.training import RECIPES, train_one_by_one, train_together
 from benchmarks.options import EPOCHS
 from benchmarks.results import Result, Setting, describe_device, named_label
 from nfn.predictors.ranks import Ranks
@@ -319,15 +319,14 @@ def _fit_and_judge(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> O
 def _fit(trials: Sequence[Trial], data: BenchmarkData, jobs: int = 1) -> dict[Trial, Fitted]:
     """The trials of one group, fitted: one model by one recipe on the same rows, at several seeds."""
     first, model = trials[0], known_models()[trials[0].model]
-    rows, validation = data.train.at_least(first.threshold), data.validation.at_least(first.threshold)
+    train, validation = (rows.take(rows.at_least(first.threshold)) for rows in (data.train, data.validation))
     seeds = tuple(trial.seed for trial in trials)
     if model.fit is not None:
-        fitted = model.fit(data.train.take(rows), data.validation.take(validation), seeds, jobs)
+        fitted = model.fit(train, validation, seeds, jobs)
     else:
-        train = train_together if model.stacked else train_one_by_one
-        build = builder(model.name, data.train.spec, first.channels, first.components)
-        group, recipe = TrainingGroup(rows, validation, seeds), RECIPES[first.recipe]
-        (fitted,) = train(build, [group], data.train, data.validation, recipe, first.epochs or EPOCHS)
+        fit = train_together if model.stacked else train_one_by_one
+        build = builder(model.name, train.spec, first.channels, first.components)
+        fitted = fit(build, seeds, train, validation, RECIPES[first.recipe], first.epochs or EPOCHS)
     return dict(zip(trials, fitted, strict=True))
 
 

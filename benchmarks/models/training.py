@@ -1,14 +1,14 @@
 """Trains neural predictors: for how long, at what learning rate, to what target, and which epoch is kept.
 
-``train_together`` trains predictors of one architecture at once, one for each seed of a training group.
-``train_one_by_one`` does the same for plain networks, which may have what cannot be stacked: dropout, batch
-normalization, branches. Nothing here sees a test row.
+``train_together`` trains predictors of one architecture at once, one for each seed. ``train_one_by_one`` does the same
+for plain networks, which may have what cannot be stacked: dropout, batch normalization, branches. Nothing here sees a
+test row.
 """
 
 import copy
 import math
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -106,15 +106,6 @@ RECIPES = {
 }
 
 
-@dataclass(frozen=True)
-class TrainingGroup:
-    """Members that train on the same rows and are read on the same validation rows, one per seed."""
-
-    rows: Integer[np.ndarray, " n"]
-    validation: Integer[np.ndarray, " v"]
-    seeds: tuple[int, ...]
-
-
 def _fitted(
     network: nn.Module, epoch: int, epochs: int, tau: float, ranks: Ranks | None, scale: WeightScale | None = None
 ) -> Fitted:
@@ -135,41 +126,26 @@ def _fitted(
 @one_thread()
 def train_together(
     build: Callable[[torch.Generator], Predictor],
-    groups: Sequence[TrainingGroup],
+    seeds: Sequence[int],
     train: Checkpoints,
     validation: Checkpoints,
     recipe: _Recipe,
     epochs: int = EPOCHS,
-) -> list[list[Fitted]]:
-    """The fitted predictors of each group, in the order of its seeds.
+) -> list[Fitted]:
+    """A fitted predictor for each seed, trained as an ensemble.
 
     A seed decides the first parameters and the order of the rows, whatever else trains at the same time. By a scaled
-    recipe each group brings what it reads to unit size, by its training rows; by one of ranks its targets are the
-    ranks of accuracies among those of its training rows.
+    recipe what is read is brought to unit size, by the training rows; by one of ranks the targets are the ranks of
+    accuracies among those of the training rows. Better is a higher τ on validation, and at equal τ a lower loss.
+    Members whose training has ended stay in the step with a learning rate of zero, and no longer improve.
     """
-    return [_train_group(build, group, train, validation.take(group.validation), recipe, epochs) for group in groups]
-
-
-def _train_group(
-    build: Callable[[torch.Generator], Predictor],
-    group: TrainingGroup,
-    train: Checkpoints,
-    validation: Checkpoints,
-    recipe: _Recipe,
-    epochs: int,
-) -> list[Fitted]:
-    """One group, as an ensemble with a member for each seed.
-
-    Better is a higher τ on validation, and at equal τ a lower loss. Members whose training has ended stay in the step
-    with a learning rate of zero, and no longer improve.
-    """
-    device, count = train.weights.device, len(group.seeds)
-    ranks = recipe.ranks(train.truth()[group.rows], train.label)
-    predictors = [build(torch.Generator().manual_seed(seed)) for seed in group.seeds]
+    device, count = train.weights.device, len(seeds)
+    ranks = recipe.ranks(train.truth(), train.label)
+    predictors = [build(torch.Generator().manual_seed(seed)) for seed in seeds]
     if recipe.scaled:
-        unseeded, rows = build(torch.Generator()).to(device), train.take(group.rows)
-        unseeded.fit_inputs(rows.readable, rows.goodness)
-        unseeded.fit_scale(rows.readable)
+        unseeded = build(torch.Generator()).to(device)
+        unseeded.fit_inputs(train.readable, train.goodness)
+        unseeded.fit_scale(train.readable)
         for predictor in predictors:
             predictor.load_state_dict(dict(unseeded.named_buffers()), strict=False)
     ensemble = PredictorEnsemble(predictors, device)
@@ -179,19 +155,19 @@ def _train_group(
         _targets_of(train, ranks),
         batch_size=_BATCH_SIZE,
         weight_decay=recipe.weight_decay,
-        seeds=group.seeds,
+        seeds=seeds,
     )
     inputs, targets = ensemble.inputs(validation.weights), _targets_of(validation, ranks).double()
     best_tau = torch.full((count,), -math.inf, dtype=torch.float64, device=device)
     best_loss = torch.full_like(best_tau, math.inf)
     best_epoch = torch.zeros(count, dtype=torch.long, device=device)
     best = ensemble.parameters.detach().clone()
-    schedules = [recipe.rates(epochs) for _ in group.seeds]
+    schedules = [recipe.rates(epochs) for _ in seeds]
     rates: list[float | None] = [next(schedule) for schedule in schedules]
     trained, epoch = [0] * count, 0
     while any(rate is not None for rate in rates):
         step.set_rates(torch.tensor([rate or 0.0 for rate in rates]))
-        for batches in zip(*_epoch_batches(group, epoch, device), strict=True):
+        for batches in zip(*_epoch_batches(len(train), seeds, epoch, device), strict=True):
             step.set_batches(*batches)
             step()
         epoch += 1
@@ -222,20 +198,19 @@ def _targets_of(rows: Checkpoints, ranks: Ranks | None) -> Float[Tensor, " n"]:
 
 
 def _epoch_batches(
-    group: TrainingGroup, epoch: int, device: torch.device
+    rows: int, seeds: Sequence[int], epoch: int, device: torch.device
 ) -> tuple[Integer[Tensor, "s m b"], Float[Tensor, "s m b"]]:
     """The batches of one epoch, all rows in a new order for each seed, and what each row counts in its batch's mean.
 
     The last batch is filled up with rows of weight 0: a recorded step has one shape.
     """
-    count = len(group.rows)
-    steps = math.ceil(count / _BATCH_SIZE)
-    index = np.zeros((len(group.seeds), steps * _BATCH_SIZE), dtype=np.int64)
-    for member, seed in enumerate(group.seeds):
-        index[member, :count] = np.random.default_rng([seed, epoch]).permutation(group.rows)
-    real = (np.arange(steps * _BATCH_SIZE) < count).reshape(steps, 1, _BATCH_SIZE)
-    row_weights = np.broadcast_to(real / real.sum(-1, keepdims=True), (steps, len(group.seeds), _BATCH_SIZE))
-    batches = index.reshape(len(group.seeds), steps, _BATCH_SIZE).swapaxes(0, 1)
+    steps = math.ceil(rows / _BATCH_SIZE)
+    index = np.zeros((len(seeds), steps * _BATCH_SIZE), dtype=np.int64)
+    for member, seed in enumerate(seeds):
+        index[member, :rows] = np.random.default_rng([seed, epoch]).permutation(rows)
+    real = (np.arange(steps * _BATCH_SIZE) < rows).reshape(steps, 1, _BATCH_SIZE)
+    row_weights = np.broadcast_to(real / real.sum(-1, keepdims=True), (steps, len(seeds), _BATCH_SIZE))
+    batches = index.reshape(len(seeds), steps, _BATCH_SIZE).swapaxes(0, 1)
     return (
         torch.from_numpy(batches.copy()).to(device, non_blocking=True),
         torch.from_numpy(row_weights.astype(np.float32)).to(device, non_blocking=True),
@@ -245,40 +220,39 @@ def _epoch_batches(
 @one_thread()
 def train_one_by_one(
     build: Callable[[torch.Generator], nn.Module],
-    groups: Sequence[TrainingGroup],
+    seeds: Sequence[int],
     train: Checkpoints,
     validation: Checkpoints,
     recipe: _Recipe,
     epochs: int = EPOCHS,
-) -> list[list[Fitted]]:
-    """The fitted networks of each group, in the order of its seeds.
+) -> list[Fitted]:
+    """A fitted network for each seed.
 
     Batches, targets, learning rates and the choice of the epoch are those of ``train_together``.
     """
     device = train.weights.device
 
-    def fit(group: TrainingGroup, seed: int) -> Fitted:
+    def fit(seed: int) -> Fitted:
         # torch's own random numbers, which dropout draws from, follow the seed and are put back afterwards
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(seed)
             module = build(torch.Generator().manual_seed(seed)).to(device)
-            return _train_one(module, replace(group, seeds=(seed,)), train, validation, recipe, epochs)
+            return _train_one(module, seed, train, validation, recipe, epochs)
 
-    return [[fit(group, seed) for seed in group.seeds] for group in groups]
+    return [fit(seed) for seed in seeds]
 
 
 def _train_one(
-    module: nn.Module, group: TrainingGroup, train: Checkpoints, validation: Checkpoints, recipe: _Recipe, epochs: int
+    module: nn.Module, seed: int, train: Checkpoints, validation: Checkpoints, recipe: _Recipe, epochs: int
 ) -> Fitted:
     """The network at its best epoch: that of the highest τ on validation, and at equal τ of the lowest loss."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not parameters:
         raise ValueError(f"{type(module).__name__} has no parameters to train: give it fit and predict instead")
-    rows, validation = train.take(group.rows), validation.take(group.validation)
-    ranks, scale = recipe.ranks(rows.truth(), rows.label), None
+    device, ranks, scale = train.weights.device, recipe.ranks(train.truth(), train.label), None
     if recipe.scaled:
-        scale = WeightScale(train.spec).to(train.weights.device)
-        scale.fit(TransformerWeights.from_flat(train.spec, rows.weights, check_finite=False))
+        scale = WeightScale(train.spec).to(device)
+        scale.fit(TransformerWeights.from_flat(train.spec, train.weights, check_finite=False))
     optimizer = torch.optim.Adam(parameters, weight_decay=recipe.weight_decay, decoupled_weight_decay=True)
     targets, validation_targets = _targets_of(train, ranks), _targets_of(validation, ranks).double()
     rates, epoch = recipe.rates(epochs), 0
@@ -287,7 +261,7 @@ def _train_one(
     while rate is not None:
         optimizer.param_groups[0]["lr"] = rate
         module.train()
-        index, row_weights = _epoch_batches(group, epoch, train.weights.device)
+        index, row_weights = _epoch_batches(len(train), (seed,), epoch, device)
         for padded, counted in zip(index[:, 0], row_weights[:, 0] > 0, strict=True):
             batch = padded[counted]
             weights = TransformerWeights.from_flat(train.spec, train.weights[batch], check_finite=False)

@@ -7,7 +7,6 @@ from functools import partial
 from statistics import median
 from typing import Any, TypeVar
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from torch.utils.benchmark import timer
 
 from benchmarks.data import Checkpoints
 from benchmarks.models.registry import builder
-from benchmarks.models.training import RECIPES, TrainingGroup, train_together
+from benchmarks.models.training import RECIPES, train_together
 from benchmarks.options import EPOCHS
 from benchmarks.results import Result, Scalar, Setting
 from benchmarks.statistics import standard_error
@@ -289,7 +288,6 @@ def gauge(options: Any) -> Iterator[Result]:
 def _fits(config: str, device: torch.device, repeats: int) -> Iterator[Result]:
     train = _random_checkpoints(PAPER_SPECS[config], _TRAIN, 0, device)
     validation = _random_checkpoints(PAPER_SPECS[config], _VALIDATION, 1, device)
-    group = TrainingGroup(np.arange(_TRAIN), np.arange(_VALIDATION), (0,))
 
     def read(source: str) -> None:
         SOURCES[source].features.clear()
@@ -299,7 +297,7 @@ def _fits(config: str, device: torch.device, repeats: int) -> Iterator[Result]:
         for source in SOURCES.values() if first else ():
             source.features.clear()
         build = builder("gauge_nfn", train.spec, None, None)
-        train_together(build, [group], train, validation, RECIPES["gauge"], EPOCHS)
+        train_together(build, (0,), train, validation, RECIPES["gauge"], EPOCHS)
 
     for metric, call, warmup in (
         *((f"{source}_of_1000_seconds", partial(read, source), 1) for source in SOURCES),

@@ -12,7 +12,7 @@ import torch
 import zoo
 from benchmarks import augmentation, kendall, predict, pretrain, results, rows, transfer
 from benchmarks.data import BenchmarkData, Checkpoints, Outcome, _lacking_one
-from benchmarks.models.training import TrainingGroup, train_together
+from benchmarks.models.training import train_together
 from benchmarks.results import ResultIndex
 from benchmarks.statistics import kendall_tau
 from benchmarks.trial import RECIPES, Trial, _average
@@ -144,9 +144,8 @@ def test_the_rank_is_the_target_for_a_loss_by_every_recipe(recipe: str) -> None:
             replace(part, metadata=part.metadata.assign(goodness=scale * part.truth() - 9), label="test_loss")
             for part in (train, validation)
         ]
-        group = TrainingGroup(np.arange(40), np.arange(20), (0,))
         build = lambda generator: MLPPredictor(SMALL, generator=generator)  # noqa: E731
-        ((fitted,),) = train_together(build, [group], parts[0], parts[1], RECIPES[recipe], 3)
+        (fitted,) = train_together(build, (0,), parts[0], parts[1], RECIPES[recipe], 3)
         predicted.append(fitted.predict(validation))
         assert predicted[-1].max() < 0
     np.testing.assert_allclose((predicted[0] + 9) * 7, predicted[1] + 9, rtol=1e-5)

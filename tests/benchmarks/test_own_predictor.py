@@ -20,7 +20,7 @@ from benchmarks.models.registry import (
     known_models,
     own_models,
 )
-from benchmarks.models.training import TrainingGroup, _Recipe, train_one_by_one, train_together
+from benchmarks.models.training import _Recipe, train_one_by_one, train_together
 from benchmarks.plots import _COLORS, _color_of
 from benchmarks.results import ResultIndex
 from benchmarks.trial import Trial
@@ -166,15 +166,14 @@ def test_a_folder_of_data_named_like_an_import_does_not_matter(write: Write):
 
 def test_a_predictor_trained_alone_comes_out_as_trained_together():
     """The loop for plain networks is the slow twin of the one that trains many together."""
-    train, validation = invent(96, 0, invariant_label), invent(40, 1, invariant_label)
+    train, validation = invent(90, 0, invariant_label), invent(40, 1, invariant_label)
 
     def build(generator: torch.Generator) -> MLPPredictor:
         return MLPPredictor(SMALL, generator=generator)
 
-    group = TrainingGroup(np.arange(90), np.arange(40), (0, 1))
     for recipe in (_Recipe(), _Recipe(scaled=True), _Recipe(place=True, weight_decay=0.01)):
-        (together,), (apart,) = (
-            fit(build, [group], train, validation, recipe, epochs=3) for fit in (train_together, train_one_by_one)
+        together, apart = (
+            fit(build, (0, 1), train, validation, recipe, epochs=3) for fit in (train_together, train_one_by_one)
         )
         for one, other in zip(together, apart, strict=True):
             np.testing.assert_allclose(one.predict(validation), other.predict(validation), atol=1e-4)

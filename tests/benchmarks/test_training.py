@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import replace
-from itertools import chain, pairwise
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,7 +13,6 @@ from benchmarks.data import Fitted
 from benchmarks.models import training
 from benchmarks.models.training import (
     RECIPES,
-    TrainingGroup,
     _epoch_batches,
     _following,
     _paper_rates,
@@ -38,11 +37,11 @@ def build(kind: type[Predictor], generator: torch.Generator, *, dropout: bool = 
 
 
 def fit(
-    kind: type[Predictor], groups: list[TrainingGroup], epochs: int = 3, *, scaled: bool = False, dropout: bool = True
-) -> list[list[Fitted]]:
+    kind: type[Predictor], seeds: tuple[int, ...], epochs: int = 3, *, scaled: bool = False, dropout: bool = True
+) -> list[Fitted]:
     return train_together(
         lambda generator: build(kind, generator, dropout=dropout),
-        groups,
+        seeds,
         TRAIN,
         VALIDATION,
         _Recipe(scaled=scaled),
@@ -52,11 +51,9 @@ def fit(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_together_changes_nothing_but_rounding(kind: type[Predictor]):
-    many = TrainingGroup(np.arange(48), np.arange(20), (0, 1))
-    few = TrainingGroup(np.arange(5, 26), np.arange(3, 20), (1,))
-    together = fit(kind, [many, few])
-    alone = [fit(kind, [replace(group, seeds=(seed,))])[0][0] for group in (many, few) for seed in group.seeds]
-    for fitted, reference in zip([*together[0], *together[1]], alone, strict=True):
+    seeds = (0, 1, 5)
+    alone = [fit(kind, (seed,))[0] for seed in seeds]
+    for fitted, reference in zip(fit(kind, seeds), alone, strict=True):
         assert (fitted.epoch, fitted.epochs) == (reference.epoch, reference.epochs)
         np.testing.assert_allclose(fitted.predict(VALIDATION), reference.predict(VALIDATION), atol=2e-3)
         assert fitted.validation_tau == pytest.approx(reference.validation_tau, abs=0.05)
@@ -66,8 +63,7 @@ def test_training_together_changes_nothing_but_rounding(kind: type[Predictor]):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_member_is_trained_as_by_a_plain_loop_in_torch(kind: type[Predictor], scaled: bool):
     """The same predictor, rows and rates with torch's Adam; 48 rows are three whole batches."""
-    group = TrainingGroup(np.arange(48), np.arange(20), (4,))
-    fitted = fit(kind, [group], epochs=2, scaled=scaled, dropout=False)[0][0]
+    (fitted,) = fit(kind, (4,), epochs=2, scaled=scaled, dropout=False)
     predictor = build(kind, torch.Generator().manual_seed(4), dropout=False)
     if scaled:
         predictor.fit_scale(TransformerWeights.from_flat(SMALL, TRAIN.weights))
@@ -75,7 +71,7 @@ def test_a_member_is_trained_as_by_a_plain_loop_in_torch(kind: type[Predictor], 
     taus, read = [], []
     for epoch, rate in enumerate(_paper_rates(2)):
         optimizer.param_groups[0]["lr"] = rate
-        for rows in _epoch_batches(group, epoch, torch.device("cpu"))[0][:, 0]:
+        for rows in _epoch_batches(48, (4,), epoch, torch.device("cpu"))[0][:, 0]:
             optimizer.zero_grad()
             votes = predictor.votes(predictor.inputs(TransformerWeights.from_flat(SMALL, TRAIN.weights[rows])))
             F.binary_cross_entropy_with_logits(votes, TRAIN.accuracy[rows, None].expand_as(votes)).backward()
@@ -88,12 +84,11 @@ def test_a_member_is_trained_as_by_a_plain_loop_in_torch(kind: type[Predictor], 
 
 
 def test_an_epoch_has_every_row_once_and_padding_has_weight_zero():
-    group = TrainingGroup(np.arange(10, 45), np.arange(1), (0, 7))
-    index, row_weights = _epoch_batches(group, 3, torch.device("cpu"))
+    index, row_weights = _epoch_batches(35, (0, 7), 3, torch.device("cpu"))
     assert index.shape == row_weights.shape == (3, 2, training._BATCH_SIZE)
     for member in range(2):
         real = index[:, member][row_weights[:, member] > 0]
-        assert sorted(real.tolist()) == list(range(10, 45))
+        assert sorted(real.tolist()) == list(range(35))
     assert torch.allclose(row_weights.sum(-1), torch.ones(3, 2))
     assert not torch.equal(index[:, 0], index[:, 1])
 
@@ -117,10 +112,9 @@ def test_training_goes_on_while_validation_improves_and_ends_when_it_does_not():
 
 @pytest.mark.long
 def test_a_longer_training_is_never_worse_on_validation():
-    group = TrainingGroup(np.arange(48), np.arange(20), (0, 1))
-    (all_fitted,) = train_together(
+    all_fitted = train_together(
         lambda generator: MLPPredictor(SMALL, generator=generator),
-        [group],
+        (0, 1),
         TRAIN,
         VALIDATION,
         RECIPES["converged"],
@@ -138,12 +132,10 @@ def test_a_longer_training_is_never_worse_on_validation():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_recorded_step_trains_like_the_one_on_the_cpu(kind: type[Predictor]):
-    """Two groups of different length and size."""
-    groups = [TrainingGroup(np.arange(48), np.arange(20), (0, 1)), TrainingGroup(np.arange(21), np.arange(20), (0,))]
     device = torch.device("cuda")
     train, validation = (replace(rows, weights=rows.weights.to(device)) for rows in (TRAIN, VALIDATION))
-    on_gpu = train_together(lambda generator: kind(SMALL, generator=generator), groups, train, validation, _Recipe(), 3)
-    for fitted, reference in zip(chain(*on_gpu), chain(*fit(kind, groups)), strict=True):
+    on_gpu = train_together(lambda generator: kind(SMALL, generator=generator), (0, 1), train, validation, _Recipe(), 3)
+    for fitted, reference in zip(on_gpu, fit(kind, (0, 1)), strict=True):
         np.testing.assert_allclose(fitted.predict(validation), reference.predict(VALIDATION), atol=5e-2)
         assert fitted.epochs == reference.epochs == 3
 
@@ -156,10 +148,9 @@ def skewed_label(weights: TransformerWeights, generator: torch.Generator) -> tor
 @pytest.mark.parametrize("kind", KINDS)
 def test_places_as_target_are_mapped_back_to_accuracies(kind: type[Predictor]):
     train, validation = invent(48, 0, skewed_label), invent(20, 1, skewed_label)
-    group = TrainingGroup(np.arange(48), np.arange(20), (0,))
-    ((fitted,),) = train_together(
+    (fitted,) = train_together(
         lambda generator: kind(SMALL, generator=generator),
-        [group],
+        (0,),
         train,
         validation,
         _Recipe(place=True),
