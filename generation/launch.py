@@ -195,10 +195,10 @@ def _summarize(job: Job, progress: _Progress, before: int) -> bool:
 @_command
 def main(options: _Options) -> None:
     # faults in any of these should be found before a cluster starts
-    grid = named_task(options.task).grid
-    chosen = None if options.shards is None else _parse_shards(options.shards, grid.shards)
+    task = named_task(options.task)
+    chosen = None if options.shards is None else _parse_shards(options.shards, task.shards)
     if (draw := chosen_draw(options)) is not None:
-        drawn_shards(grid, draw)
+        drawn_shards(task, draw)
     # Ray gives a task that ran out of memory to other workers forever unless it is limited
     os.environ.setdefault("RAY_task_oom_retries", str(options.retries))
     ray = import_ray(options.address)

@@ -13,8 +13,8 @@ import subprocess
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from pathlib import Path
+from contextlib import contextmanager, nullcontext, suppress
+from importlib import import_module
 from subprocess import DEVNULL, PIPE
 from typing import Any
 
@@ -80,36 +80,25 @@ def cluster(ray: Any, address: str | None) -> Iterator[None]:
 
 @contextmanager
 def _agents_ending_with_us() -> Iterator[None]:
-    """Ends the agents of our own Ray soon after this process, even if that is killed; without ``/proc``, does nothing.
+    """Ends the agents of our own Ray soon after this process, even if that is killed.
 
     Ray's other processes end by themselves, but its agents try for a minute to report the death of their parent to a
     server that is dead too. A shell reads a pipe whose other end is held by this process alone, and ends them where it
     closes without a line.
     """
-    agents = " ".join(str(pid) for pid in _descendants(os.getpid()) if b"agent" in _command_line(pid).lower())
-    script = f"read line || {{ sleep {_AGENT_SECONDS}; kill -9 {agents}; }}"
+    psutil = import_module("psutil")  # Ray brings it
+    agents: list[str] = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # it has ended meanwhile
+            if "agent" in " ".join(process.cmdline()).lower():
+                agents.append(str(process.pid))
+    script = f"read line || {{ sleep {_AGENT_SECONDS}; kill -9 {' '.join(agents)}; }}"
     # a session of its own: a control-C in the terminal is for the launcher
     shell = subprocess.Popen(["sh", "-c", script], stdin=PIPE, stderr=DEVNULL, start_new_session=True)
     try:
         yield
     finally:
         shell.communicate(b"ended\n")
-
-
-def _descendants(pid: int) -> list[int]:
-    try:
-        texts = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    except OSError:
-        return []
-    children = [int(number) for text in texts for number in text.split()]
-    return children + [below for child in children for below in _descendants(child)]
-
-
-def _command_line(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 def train(job: Job, shard: int, cpus: int, reports: Any) -> None:

@@ -124,7 +124,7 @@ def main(options: _Options) -> None:
         **options.hyperparameters(),
         task=task.file.name,
         protocol=task.protocol.lasting(options.epochs or task.protocol.epochs),
-        task_sha256=task.grid.task_sha256,
+        task_sha256=task.sha256,
     )
     epochs, device = options.stop_after or config.protocol.epochs, choose_device(options.device)
     if epochs > config.protocol.epochs:

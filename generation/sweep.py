@@ -14,7 +14,7 @@ import pandas as pd
 
 from generation.options import SampleSeed
 from generation.protocol import Preset, RunConfig
-from generation.task import MAX_FRACTIONS, Grid, TrainingTask, permutation, whole
+from generation.task import MAX_FRACTIONS, TrainingTask, permutation, whole
 from zoo.checked import Count, check_fields
 from zoo.format.hyperparameters import SHARED_SEED
 from zoo.format.recipe import seeds_by_policy
@@ -68,12 +68,12 @@ class Draw:
 
 
 @cache
-def drawn_shards(grid: Grid, draw: Draw) -> dict[int, tuple[RunConfig, ...]]:
+def drawn_shards(task: TrainingTask, draw: Draw) -> dict[int, tuple[RunConfig, ...]]:
     """The configurations of a draw by shard: those of one train fraction, in the order they were drawn."""
-    drawn = draw.drawn(whole(grid))
+    drawn = draw.drawn(whole(task))
     shards = {
         draw.number(index): tuple(run for run in drawn if run.train_fraction == fraction)
-        for index, fraction in enumerate(grid.fractions)
+        for index, fraction in enumerate(task.fractions)
     }
     return {number: runs for number, runs in shards.items() if runs}
 
@@ -95,7 +95,7 @@ class Sweep:
     @property
     def shards(self) -> Sequence[int]:
         """The numbers of all shards."""
-        return range(self.task.grid.shards) if self.draw is None else tuple(drawn_shards(self.task.grid, self.draw))
+        return range(self.task.shards) if self.draw is None else tuple(drawn_shards(self.task, self.draw))
 
     def title(self, number: int) -> str:
         """The name of a shard in messages."""
@@ -111,9 +111,9 @@ class Sweep:
         A preset with small shards has fewer configurations in those of the grid, not in those of a draw.
         """
         if self.draw is None:
-            runs = self.task.grid.dealt(number)[: self.preset.runs_per_shard]
+            runs = self.task.dealt(number)[: self.preset.runs_per_shard]
         else:
-            runs = drawn_shards(self.task.grid, self.draw)[number]
+            runs = drawn_shards(self.task, self.draw)[number]
         return tuple(
             replace(run, protocol=self.preset.protocol, seed=seed)
             for run in runs

@@ -99,13 +99,19 @@ class _ProtocolSection:
 
 
 @dataclass(frozen=True)
-class Grid:
-    """The configurations of a task, by name and by the hash of its file where that is not in this package."""
+class TrainingTask:
+    """A task file as the generator reads it. Its grid is the configurations of all ``tables``."""
 
-    task: str
-    task_sha256: str | None
+    file: TaskFile
     tables: tuple[_Crossed, ...]
     shards: int
+    seeds: str
+    protocol: Protocol
+
+    @property
+    def sha256(self) -> str | None:
+        """The hash of its file, where that is not in this package."""
+        return None if self.file.is_named else self.file.sha256
 
     @property
     def fractions(self) -> tuple[float, ...]:
@@ -126,12 +132,12 @@ class Grid:
 
 
 @cache
-def whole(grid: Grid) -> tuple[RunConfig, ...]:
-    """All configurations, each once: one train fraction after the other, each in the order of the tables."""
+def whole(task: TrainingTask) -> tuple[RunConfig, ...]:
+    """All configurations of a grid, each once: one train fraction after the other, each in the order of the tables."""
     runs = (
-        RunConfig(task=grid.task, **configuration, seed=SHARED, task_sha256=grid.task_sha256)
-        for fraction in grid.fractions
-        for table in grid.tables
+        RunConfig(task=task.file.name, **configuration, seed=SHARED, task_sha256=task.sha256)
+        for fraction in task.fractions
+        for table in task.tables
         if fraction in table.train_fraction
         for configuration in table.of_fraction(fraction)
     )
@@ -141,16 +147,6 @@ def whole(grid: Grid) -> tuple[RunConfig, ...]:
 def permutation(size: int, *seed: int) -> list[int]:
     """The rows 0 to size − 1 in an order that depends on the seed alone."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed))).permutation(size).tolist()
-
-
-@dataclass(frozen=True)
-class TrainingTask:
-    """A task file as the generator reads it."""
-
-    file: TaskFile
-    grid: Grid
-    seeds: str
-    protocol: Protocol
 
 
 def named_task(name: str | Path) -> TrainingTask:
@@ -177,18 +173,18 @@ def _training_task(file: TaskFile) -> TrainingTask:
             f"shards must be a multiple of {fractions}, the number of train fractions, since the runs of a shard share "
             f"one; got {shards}",
         )
-    grid = Grid(file.name, None if file.is_named else file.sha256, sections, shards)
-    runs = Counter(run.train_fraction for run in whole(grid))
+    seeds = SHARED_SEED if sections[0].seeds is None else str(sections[0].seeds)
+    section = checked(file.content.protocol, _ProtocolSection, f"{file.where}: [protocol] ")
+    try:
+        task = TrainingTask(file, sections, shards, seeds, section.protocol(paper=file.is_paper))
+    except ValueError as error:
+        raise ValueError(f"{file.where}: [protocol] {error}") from error
+    runs = Counter(run.train_fraction for run in whole(task))
     if shards > (most := fractions * min(runs.values())):
         raise _grid_fault(
             file, f"shards must leave a run for each: {most:,} at most for {runs.total():,} configurations"
         )
-    seeds = SHARED_SEED if sections[0].seeds is None else str(sections[0].seeds)
-    section = checked(file.content.protocol, _ProtocolSection, f"{file.where}: [protocol] ")
-    try:
-        return TrainingTask(file, grid, seeds, section.protocol(paper=file.is_paper))
-    except ValueError as error:
-        raise ValueError(f"{file.where}: [protocol] {error}") from error
+    return task
 
 
 def _grid_fault(file: TaskFile, problem: str) -> ValueError:

@@ -19,7 +19,7 @@ TRAIN_FRACTIONS = (1.0, 0.9, 0.8, 0.7)
 
 
 def test_the_grid_is_the_papers() -> None:
-    runs = list(whole(MNIST.grid))
+    runs = list(whole(MNIST))
     assert len(runs) == len({run.run_id for run in runs}) == 16_000
     assert Counter(run.optimizer for run in runs) == dict.fromkeys(("sgd", "sgd_momentum", "adam", "rmsprop"), 4000)
     sgd = [run for run in runs if run.optimizer.startswith("sgd")]
@@ -37,7 +37,7 @@ def test_the_grid_is_the_papers() -> None:
 
 @pytest.mark.long
 def test_ids_of_the_papers_runs_never_change() -> None:
-    ids = [run.run_id for task in ("mnist", "agnews") for run in whole(named_task(task).grid)]
+    ids = [run.run_id for task in ("mnist", "agnews") for run in whole(named_task(task))]
     assert len(set(ids)) == 32_000
     digest = hashlib.sha256("".join(ids).encode()).hexdigest()
     assert digest == "1f81d9020def0975e3fd34ed8d54578d455551aafec12ec0b1c5ee215bea856f"
@@ -47,14 +47,14 @@ def test_ids_of_the_papers_runs_never_change() -> None:
 def test_the_shards_are_the_grid_dealt_out_once() -> None:
     shards = [PAPER.shard(index) for index in range(SHARDS)]
     assert {len(shard) for shard in shards} == {500}
-    assert {run.run_id for shard in shards for run in shard} == {run.run_id for run in whole(MNIST.grid)}
+    assert {run.run_id for shard in shards for run in shard} == {run.run_id for run in whole(MNIST)}
     assert all(len({run.train_fraction for run in shard}) == 1 for shard in shards)
 
 
 def test_the_first_shards_are_an_unbiased_sample() -> None:
     """Every value of every hyperparameter occurs in the first four shards about as often as in the grid."""
     sample = [run for index in range(4) for run in PAPER.shard(index)]
-    everything = whole(MNIST.grid)
+    everything = whole(MNIST)
     assert Counter(run.train_fraction for run in sample) == dict.fromkeys(TRAIN_FRACTIONS, 500)
     for name in ("optimizer", "learning_rate", "weight_decay", "init_std", "dropout"):
         expected = Counter(getattr(run, name) for run in everything)
@@ -106,10 +106,10 @@ def sampled(count: int, seed: int = 0, preset: str = "paper") -> Sweep:
 
 def test_a_sample_is_drawn_from_the_grid_and_cut_by_train_fraction() -> None:
     sweep = sampled(200, seed=1)
-    assert MNIST.grid.fractions == TRAIN_FRACTIONS
+    assert MNIST.fractions == TRAIN_FRACTIONS
     assert sweep.shards == (2_002_000, 2_002_001, 2_002_002, 2_002_003)
     runs = [run for number in sweep.shards for run in sweep.shard(number)]
-    everything = {run.run_id for run in whole(MNIST.grid)}
+    everything = {run.run_id for run in whole(MNIST)}
     assert len(runs) == len({run.run_id for run in runs} & everything) == 200
     for number, fraction in zip(sweep.shards, TRAIN_FRACTIONS, strict=True):
         assert {run.train_fraction for run in sweep.shard(number)} == {fraction}
@@ -130,7 +130,7 @@ def test_samples_are_unbiased() -> None:
     """Over many seeds, every value of every hyperparameter is drawn as often as it is in the grid."""
     sweeps = [sampled(100, seed) for seed in range(40)]
     drawn = [run for sweep in sweeps for number in sweep.shards for run in sweep.shard(number)]
-    everything = whole(MNIST.grid)
+    everything = whole(MNIST)
     assert len(drawn) == 4000
     for name in ("optimizer", "learning_rate", "weight_decay", "init_std", "dropout", "train_fraction"):
         seen = Counter(getattr(run, name) for run in drawn)

@@ -47,13 +47,13 @@ def test_the_papers_tasks_are_files_with_its_protocol_and_transformers() -> None
     assert mnist.protocol == agnews.protocol == Protocol()
     assert mnist.file.image_spec(28, 28, 1, 10) == MNIST
     assert agnews.file.text_spec(4) == AGNEWS
-    assert (mnist.seeds, mnist.grid.shards) == (agnews.seeds, agnews.grid.shards) == ("shared", 32)
+    assert (mnist.seeds, mnist.shards) == (agnews.seeds, agnews.shards) == ("shared", 32)
 
 
 def test_what_a_file_leaves_out_has_the_papers_value(tmp_path: Path) -> None:
     task = named_task(write(tmp_path))
     assert task.protocol == Protocol(checkpoint_epochs=(50, 75, 100))
-    assert (task.seeds, task.grid.shards) == ("shared", 2)
+    assert (task.seeds, task.shards) == ("shared", 2)
     spec = task.file.image_spec(8, 12, 3, 5)
     assert (spec.task, spec.tokens, spec.channels, spec.dim, spec.blocks, spec.residual) == (
         "small",
@@ -63,13 +63,13 @@ def test_what_a_file_leaves_out_has_the_papers_value(tmp_path: Path) -> None:
         2,
         False,
     )
-    run = whole(task.grid)[0]
+    run = whole(task)[0]
     assert (run.weight_decay, run.dropout) == (0.0, 0.0)
 
 
 def test_comments_and_spaces_do_not_matter_and_everything_else_does(tmp_path: Path) -> None:
     def ids(text: str) -> list[str]:
-        return [run.run_id for run in whole(named_task(write(tmp_path, text)).grid)]
+        return [run.run_id for run in whole(named_task(write(tmp_path, text)))]
 
     first = ids(SMALL)
     assert ids(f"# a remark\n{SMALL}".replace("[1e-3, 1e-2]", "[ 0.001, 0.01, ] # rates")) == first
@@ -85,8 +85,8 @@ def test_a_single_value_is_an_array_of_one(tmp_path: Path, table: str) -> None:
     single = named_task(write(tmp_path, "\n".join([head, *lines])))
     array = named_task(write(tmp_path, "\n".join([head, *(f"{line.replace('= ', '= [')}]" for line in lines)])))
     assert single.file.text == array.file.text
-    assert [run.run_id for run in whole(single.grid)] == [run.run_id for run in whole(array.grid)]
-    assert len(whole(single.grid)) == 1
+    assert [run.run_id for run in whole(single)] == [run.run_id for run in whole(array)]
+    assert len(whole(single)) == 1
 
 
 def test_a_file_survives_being_written_out_again(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_shards_deal_out_every_configuration_once(tmp_path: Path) -> None:
     shards = [sweep.shard(index) for index in range(6)]
     assert [len(shard) for shard in shards] == [6, 6, 7, 7, 7, 7]
     dealt = sorted(run.run_id for shard in shards for run in shard)
-    assert dealt == sorted(replace(run, protocol=task.protocol).run_id for run in whole(task.grid))
+    assert dealt == sorted(replace(run, protocol=task.protocol).run_id for run in whole(task))
     assert all(len({run.train_fraction for run in shard}) == 1 for shard in shards)
     assert copy.deepcopy(sweep).shard(5) == shards[5], "a job is plain data, which travels to other machines"
 
@@ -121,7 +121,7 @@ def test_a_union_has_each_configuration_once(tmp_path: Path) -> None:
     """
     )
     task = named_task(write(tmp_path, grids.replace("[grid]", "[[grid]]", 1)))
-    assert len(whole(task.grid)) == 8 + 1
+    assert len(whole(task)) == 8 + 1
 
 
 @pytest.mark.parametrize(
