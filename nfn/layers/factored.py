@@ -63,8 +63,8 @@ def factor_checkpoints(encoder: BlockWeights) -> _FactoredWeights:
 
 def apply_equivariant(layer: EquivariantLayer, x: _FactoredWeights) -> _FactoredWeights:
     """``layer`` on a hidden layer."""
-    groups = [group for group in layer.merged.groups if not group.outputs.keys() & set(ATTENTION)]
-    mlp = layer.merged(Sources(_products(x) | x.mlp), x.qk.shape[1], groups)
+    groups = [group for group in layer.groups if not group.outputs.keys() & set(ATTENTION)]
+    mlp = layer.sum_terms(Sources(_products(x) | x.mlp), x.qk.shape[1], groups)
     return replace(x, maps=_compose_maps(layer, x.maps), mlp=mlp)
 
 
@@ -75,8 +75,8 @@ def apply_relu(x: _FactoredWeights) -> _FactoredWeights:
 
 def apply_invariant(layer: InvariantLayer, x: _FactoredWeights) -> Float[Tensor, "b blocks e out"]:
     """``layer`` on a hidden layer. The maps are folded into the coefficients, which are few, not into the batch."""
-    (group,) = layer.merged.groups
-    matrix = layer.merged.matrices[group.name]
+    (group,) = layer.groups
+    matrix = layer.matrices[group.name]
     blocks, _, dim, _ = x.qk.shape
     channels, width = layer.in_channels, group.column_count
     lengths = [read.rows.stop - read.rows.start for read in group.inputs.values()]
@@ -99,7 +99,7 @@ def _compose_maps(layer: EquivariantLayer, maps: _AttentionMaps) -> _AttentionMa
     """The maps after one more layer: Ψ'_e = Σ_d Φ_{e,d}·Ψ_d, and the same for α·1 + β·11ᵀ."""
     dim = layer.spec.dim
     query, key, value, summed, same = (
-        layer.merged.matrices[name].mT
+        layer.matrices[name].mT
         for name in ("query_h_D_k", "key_h_D_k", "value_h_D_v", "output_h_D_v", "output_h_D_v_D")
     )
     query, key, value = (

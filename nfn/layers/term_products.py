@@ -5,19 +5,18 @@ hidden neuron: it multiplies what the sources hold for that neuron with its coef
 same rows of features and write side by side, so their coefficients are submatrices of one matrix [features, outputs].
 Because the terms are a complete basis, they fill all of it.
 
-The parameters are the matrices of the term groups; the paper's coefficients are views of them. Transformer blocks, each
-with its own coefficients, are one more dimension of the matrix. Tensors in this file are [blocks, batch, channels,
-*axes].
+Transformer blocks, each with its own coefficients, are one more dimension of the matrix. Tensors in this file are
+[blocks, batch, channels, *axes].
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod, sqrt
+from math import prod
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from nfn.layers.terms import ATTENTION, Term
 
@@ -50,7 +49,7 @@ class _OutputSlice:
 
 
 @dataclass(frozen=True)
-class _TermGroup:
+class TermGroup:
     """Terms computed as one matrix product: rows of the matrix by source, columns by target."""
 
     name: str
@@ -67,9 +66,9 @@ class _TermGroup:
         return bool(self.kept) and not any(term.coefficient_letters for term in self.terms)
 
 
-def _group_terms(
+def group_terms(
     terms: Sequence[Term], size: dict[str, int], in_channels: int, out_channels: int
-) -> tuple[_TermGroup, ...]:
+) -> tuple[TermGroup, ...]:
     """Groups the terms and gives every term its submatrix of its group's matrix."""
     by_name: dict[str, list[Term]] = {}
     for term in terms:
@@ -90,7 +89,7 @@ def _group_terms(
                 columns = outputs[term.target].columns.stop
         assert len(members) == len(inputs) * len(outputs), f"term group {name} has an empty submatrix"
         kept = tuple(size[members[0].axis[x]] for x in members[0].kept)
-        groups.append(_TermGroup(name, kept, inputs, outputs, tuple(members), rows, columns))
+        groups.append(TermGroup(name, kept, inputs, outputs, tuple(members), rows, columns))
     return tuple(groups)
 
 
@@ -137,105 +136,7 @@ class Sources:
         return self[name].sum([3 + axis for axis in summed]) if summed else self[name]
 
 
-class TermProducts(nn.Module):
-    """The sum of all terms of a table, for every target: [blocks, batch, d, …] → [blocks, batch, e, …].
-
-    Coefficients start normal with standard deviation 1/√(T·fan_in), T the number of terms of the target: with
-    independent weights of unit variance, every output entry has unit variance.
-    """
-
-    def __init__(
-        self,
-        terms: Sequence[Term],
-        size: dict[str, int],
-        blocks: int,
-        in_channels: int,
-        out_channels: int,
-        generator: torch.Generator,
-    ) -> None:
-        super().__init__()
-        self.terms, self.size = tuple(terms), dict(size)
-        self.in_channels, self.out_channels = in_channels, out_channels
-        self.groups = _group_terms(terms, size, in_channels, out_channels)
-        shapes = {group.name: (blocks, group.row_count, group.column_count) for group in self.groups}
-        self.matrices = nn.ParameterDict({name: nn.Parameter(torch.empty(shape)) for name, shape in shapes.items()})
-        self.initialize(generator)
-
-    @torch.no_grad()
-    def initialize(self, generator: torch.Generator) -> None:
-        targets = [term.target for term in self.terms]
-        for term in self.terms:
-            std = 1 / sqrt(targets.count(term.target) * term.fan_in(self.size, self.in_channels))
-            coefficient = self.coefficient(term)
-            if coefficient.is_meta:  # on the meta device: shapes without numbers
-                continue
-            drawn = torch.randn(coefficient.shape, generator=generator, device=generator.device)
-            coefficient.copy_(drawn * (0.0 if term.source == "one" else std))
-
-    def coefficient(self, term: Term) -> Float[Tensor, "blocks e ..."]:
-        """The paper's coefficient of one term for every block, [blocks, e, d, …]: a view of the group's matrix."""
-        group = next(group for group in self.groups if term in group.terms)
-        matrix = self.matrices[group.name][:, group.inputs[term.source].rows, group.outputs[term.target].columns]
-        length = {letter: self.size[axis] for letter, axis in term.axis.items()} | {"d": self.in_channels}
-        rows = ("" if term.source == "one" else "d") + term.contracted
-        matrix = matrix.unflatten(-1, [self.out_channels, *(length[letter] for letter in term.created)])
-        matrix = matrix.unflatten(1, [length[letter] for letter in rows]) if rows else matrix.squeeze(1)
-        order = rows + "e" + term.created
-        return matrix.permute(0, *(1 + order.index(letter) for letter in ("e", *rows[:1], *term.coefficient_letters)))
-
-    def forward(self, sources: Sources, batch: int, groups: Sequence[_TermGroup] | None = None) -> dict[str, Tensor]:
-        """Every target of the given term groups; all groups for None."""
-        groups = self.groups if groups is None else groups
-        addends: dict[str, list[Tensor]] = {}
-        for group in groups:
-            if not group.mixes_channels_only:
-                for target, addend in self._multiply(group, sources, batch).items():
-                    addends.setdefault(target, []).append(addend)
-        totals = {target: _sum_of(tensors) for target, tensors in addends.items()}
-        for group in groups:
-            if group.mixes_channels_only:
-                (target,) = group.outputs
-                totals[target] = self._mix_channels(group, sources, totals.get(target))
-        return totals
-
-    def _multiply(self, group: _TermGroup, sources: Sources, batch: int) -> dict[str, Tensor]:
-        """The group's addend to each target, [blocks, batch, e, *axes] with length 1 where it is broadcast."""
-        matrix = self.matrices[group.name]
-        features = []
-        for source, input_slice in group.inputs.items():
-            if source == "one":
-                features.append(matrix.new_ones(matrix.shape[0], batch, 1))
-            else:
-                x = sources.reduced(source, input_slice.summed)
-                features.append(x.permute(input_slice.order).flatten(2 + len(group.kept)))
-        rows = features[0] if len(features) == 1 else torch.cat(features, dim=-1)
-        rows = rows.flatten(1, -2)
-        widths = [output_slice.columns.stop - output_slice.columns.start for output_slice in group.outputs.values()]
-        # Whichever is smaller is split: the gradient of a split is a copy.
-        if rows.shape[1] > group.row_count:
-            products = [_tall_product(rows, columns) for columns in matrix.split(widths, dim=-1)]
-        else:
-            products = torch.bmm(rows, matrix).split(widths, dim=-1)
-        addends = {}
-        for (target, output_slice), product in zip(group.outputs.items(), products, strict=True):
-            shape = (len(matrix), batch, *group.kept, *output_slice.shape)
-            addends[target] = product.view(shape).permute(output_slice.order)
-        return addends
-
-    def _mix_channels(self, group: _TermGroup, sources: Sources, total: Tensor | None) -> Tensor:
-        """``total`` plus the addend of a group that mixes channels at every kept position."""
-        ((source, input_slice),), (output_slice,) = group.inputs.items(), group.outputs.values()
-        x = sources.reduced(source, input_slice.summed)
-        x = x.reshape(*x.shape[:3], *group.kept, *output_slice.shape[1:])
-        coefficient = self.matrices[group.name].mT[(slice(None), None, ..., *(None,) * (x.ndim - 3))]
-        if self.in_channels == 1:
-            coefficient = coefficient.squeeze(3)
-            return coefficient * x if total is None else torch.addcmul(total, coefficient, x)
-        mixed = (self.matrices[group.name].mT.unsqueeze(1) @ x.flatten(3)).unflatten(-1, x.shape[3:])
-        return mixed if total is None else total + mixed
-
-
-def _tall_product(
+def tall_product(
     rows: Float[Tensor, "blocks n inputs"], matrix: Float[Tensor, "blocks inputs outputs"]
 ) -> Float[Tensor, "blocks n outputs"]:
     """``rows @ matrix`` for many rows and a small matrix, in chunks of rows.
@@ -256,7 +157,7 @@ def _product_in_chunks(
     return (rows.unflatten(1, (-1, _CHUNK_ROWS)) @ matrix.unsqueeze(1)).flatten(1, 2)
 
 
-def _sum_of(addends: Sequence[Tensor]) -> Tensor:
+def sum_of(addends: Sequence[Tensor]) -> Tensor:
     """The sum, smallest first: broadcast tensors are added up, contiguous in memory, before the full one is added."""
     *small, largest = sorted(addends, key=Tensor.numel)
     total = None

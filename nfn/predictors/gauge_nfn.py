@@ -82,7 +82,8 @@ class GaugeNFN(Predictor):
             raise ValueError(f"reads must be some of {', '.join(self.known)}, got {got}")
         self.reads, self.sources = tuple(reads), tuple(name for name in self.known if name in reads)
         self.networks = self.usual_networks if self.networks is None else self.networks
-        self.read_by_networks = tuple(name for name in reads for _ in range(self.networks))
+        self.count = len(reads) * self.networks
+        self.read_sources = [self.sources.index(name) for name in reads]
         for name in self.sources:
             sizes = tuple(self.known[name].layout(self.spec).values())
             self.add_module(self.known[name].component, PrincipalComponents(sizes, self.components, generator))
@@ -90,14 +91,13 @@ class GaugeNFN(Predictor):
             # as floats, like all that files of fitted predictors hold
             self.register_buffer("texts", synthetic_inputs(self.spec).to(torch.get_default_dtype()))
         self.places = RankTable()  # named in the files of fitted predictors
-        count = len(self.read_by_networks)
-        self.first = _StackedLayer(count, self.components, self.width, generator)
-        self.second = _StackedLayer(count, self.width, self.width, generator)
-        self.last = _StackedLayer(count, self.width, 1, generator, normalized=False)
+        self.first = _StackedLayer(self.count, self.components, self.width, generator)
+        self.second = _StackedLayer(self.count, self.width, self.width, generator)
+        self.last = _StackedLayer(self.count, self.width, 1, generator, normalized=False)
 
     @property
     def dropped_units(self) -> int:
-        return 2 * len(self.read_by_networks) * self.width if self.dropout else 0
+        return 2 * self.count * self.width if self.dropout else 0
 
     def inputs(self, weights: TransformerWeights | Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch inputs"]:
         """The principal components of each kind of features, side by side; NaN where a weight is not finite."""
@@ -121,16 +121,16 @@ class GaugeNFN(Predictor):
     def votes(
         self, inputs: Float[Tensor, "*batch inputs"], keep: Float[Tensor, "*batch units"] | None = None
     ) -> Float[Tensor, "*batch votes"]:
-        batch, count = inputs.shape[:-1], len(self.read_by_networks)
+        batch, networks = inputs.shape[:-1], self.count // len(self.read_sources)
         by_source = inputs.reshape(batch.numel(), len(self.sources), self.components).transpose(0, 1)
-        read = [by_source[self.sources.index(name)] for name in self.read_by_networks]
+        read = [by_source[source] for source in self.read_sources for _ in range(networks)]
         hidden = torch.stack(read) if len(self.sources) > 1 else by_source
         for number, layer in enumerate((self.first, self.second)):
             hidden = layer(hidden)
             if keep is not None:
-                kept = keep.reshape(batch.numel(), 2, count, self.width)
+                kept = keep.reshape(batch.numel(), 2, self.count, self.width)
                 hidden = hidden * kept[:, number].transpose(0, 1)
-        return self.last(hidden).squeeze(-1).mT.reshape(*batch, count)
+        return self.last(hidden).squeeze(-1).mT.reshape(*batch, self.count)
 
     def forward(self, weights: TransformerWeights | FlatLike) -> Float[Tensor, "*batch"]:
         return self.places(super().forward(weights))

@@ -48,7 +48,7 @@ def _literal_targets(layer: EquivariantLayer | InvariantLayer, weights: BlockWei
             "vo": einsum("bdhpk,bdhkq->bdhpq", u.value, u.output),
         }
         sources, total = vars(u) | products, {}
-        for term in layer.merged.terms:
+        for term in layer.terms:
             coefficient = layer.coefficient(term)[block]
             one = term.source == "one"
             result = coefficient.unsqueeze(0) if one else einsum(term.einsum, sources[term.source], coefficient)

@@ -92,34 +92,34 @@ def canonicalize(weights: TransformerWeights, parts: Iterable[str] | None = None
 class UnitLayer:
     """The ReLU units of an MLP or of the classifier, as views of the weights."""
 
-    rows: Float[Tensor, "b units D"]
-    bias: Float[Tensor, "b units"]
-    columns: Float[Tensor, "b out units"]
-    out_bias: Float[Tensor, "b out"]
+    rows: Float[Tensor, "*batch units D"]
+    bias: Float[Tensor, "*batch units"]
+    columns: Float[Tensor, "*batch out units"]
+    out_bias: Float[Tensor, "*batch out"]
 
     @staticmethod
     def named(weights: TransformerWeights, prefix: str) -> "UnitLayer":
         names = ("fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias")
         return UnitLayer(*(weights[f"{prefix}.{name}"] for name in names))
 
-    def reading(self) -> Float[Tensor, "b units"]:
+    def reading(self) -> Float[Tensor, "*batch units"]:
         """ρ_j = ‖(row_j, bias_j)‖."""
         return torch.linalg.vector_norm(torch.cat([self.rows, self.bias[..., None]], dim=-1), dim=-1)
 
-    def writing(self) -> Float[Tensor, "b units"]:
+    def writing(self) -> Float[Tensor, "*batch units"]:
         """γ_j = ‖column_j‖."""
         return torch.linalg.vector_norm(self.columns, dim=-2)
 
-    def size(self) -> Float[Tensor, " b"]:
+    def size(self) -> Float[Tensor, "*batch"]:
         """√(Σ_j ρ_j²γ_j² + ‖b‖²), unchanged by scales and order of the units."""
         sizes = torch.cat([self.reading() * self.writing(), self.out_bias], dim=-1)
         return torch.linalg.vector_norm(sizes, dim=-1)
 
-    def written(self) -> Float[Tensor, "b out sources"]:
+    def written(self) -> Float[Tensor, "*batch out sources"]:
         """Columns and bias side by side: all that the layer writes."""
         return torch.cat([self.columns, self.out_bias[..., None]], dim=-1)
 
-    def written_in_unit_size(self) -> Float[Tensor, "b out sources"]:
+    def written_in_unit_size(self) -> Float[Tensor, "*batch out sources"]:
         """ρ_j·column_j of each unit, and the bias: unchanged by the scales of the units."""
         return torch.cat([self.columns * self.reading()[..., None, :], self.out_bias[..., None]], dim=-1)
 

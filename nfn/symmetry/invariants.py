@@ -31,6 +31,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from nfn.symmetry.canonical import UnitLayer
 from zoo import TransformerWeights
 from zoo.transformer.model import sinusoidal_positions
 
@@ -109,13 +110,8 @@ def compose(weights: TransformerWeights) -> ComposedTransformer:
         held = torch.cat([stream, written], dim=-1) if spec.residual else written
         size = _boundary_size(held)
         middle = _triangular_factor(sqrt(dim) * held / size[..., None, None])
-        units, left_size = _compose_units(
-            weights[f"blocks.{number}.fc1.weight"],
-            block.bias_a,
-            without_mean(block.weight_b, -1),
-            without_mean(block.bias_b, -1),
-            size[..., None, None] / sqrt(dim) * middle.mT if spec.residual else None,
-        )
+        passed = size[..., None, None] / sqrt(dim) * middle.mT if spec.residual else None
+        units, left_size = _compose_units(UnitLayer.named(weights, f"blocks.{number}"), passed)
         composed = ComposedBlock(source, factor, scores, writes / size[..., None, None, None], middle, units, columns)
         source = sqrt(dim) * torch.cat([units.columns, units.offset[..., None, :]], dim=-2).mT
         if spec.residual:
@@ -132,12 +128,7 @@ def compose(weights: TransformerWeights) -> ComposedTransformer:
     if spec.causal:
         classifier, classes = None, without_mean(without_mean(weights["unembedding.weight"], -1), -2)
     else:
-        classifier, _ = _compose_units(
-            weights["classifier.fc1.weight"],
-            weights["classifier.fc1.bias"],
-            without_mean(weights["classifier.fc2.weight"].mT, -1),
-            without_mean(weights["classifier.fc2.bias"], -1),
-        )
+        classifier, _ = _compose_units(UnitLayer.named(weights, "classifier"))
         classes = classifier.columns.mT @ classifier.rows
     return ComposedTransformer(tuple(blocks), source, _triangular_factor(source), columns, classifier, classes)
 
@@ -164,11 +155,7 @@ def _first_stream(weights: TransformerWeights) -> Float[Tensor, "*batch D source
 
 
 def _compose_units(
-    rows: Float[Tensor, "*batch units D"],
-    biases: Float[Tensor, "*batch units"],
-    columns: Float[Tensor, "*batch units out"],
-    offset: Float[Tensor, "*batch out"],
-    carried: Float[Tensor, "*batch more out"] | None = None,
+    layer: UnitLayer, carried: Float[Tensor, "*batch more out"] | None = None
 ) -> tuple[Units, Float[Tensor, "*batch"]]:
     """The units, as shares of all that is written and ``carried``, and its size.
 
@@ -177,7 +164,8 @@ def _compose_units(
     The direction of a unit's reading is (row_j, bias_j)·κ_j/(a_j + 10⁻²·rms(a)), with a small constant: unit size for
     units that take part, and no division by almost nothing for those that do not.
     """
-    rows = without_mean(rows, -1)
+    rows, biases = without_mean(layer.rows, -1), layer.bias
+    columns, offset = without_mean(layer.columns.mT, -1), without_mean(layer.out_bias, -1)
     read = norm(torch.cat([rows, biases[..., None]], dim=-1), (-1,))
     write = norm(columns, (-1,))
     columns = columns * read[..., None]

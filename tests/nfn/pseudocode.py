@@ -29,7 +29,7 @@ def pseudocode_invariant(layer: InvariantLayer, weights: BlockWeights) -> Tensor
 
 
 def coefficients(layer: EquivariantLayer | InvariantLayer, block: int) -> dict[str, Tensor]:
-    return {term.name: layer.coefficient(term)[block] for term in layer.merged.terms}
+    return {term.name: layer.coefficient(term)[block] for term in layer.terms}
 
 
 def products(u: BlockWeights) -> tuple[Tensor, Tensor]:
