@@ -118,7 +118,7 @@ def main(options: _Options) -> None:
         details = zoo.config(config)
         table = read_table(zoo.folder / config / RUNS_FILE, PUBLISHED_RUN_SCHEMA).to_pandas()
         rows = list(_ranked(config, details, table[table["status"] == "completed"], options))
-        results.append_new(rows, options.out)
+        results.append(rows, options.out)
         text = render_table("curves", rows=rows, reads=READS)
         write_atomically(options.out / f"curves.{config}.md", f"{text}\n".encode())
         print(for_terminal(text))

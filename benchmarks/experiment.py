@@ -144,7 +144,7 @@ class Experiment:
 
     def add(self, rows: Sequence[Result]) -> None:
         """Stores rows, and keeps them for the tables."""
-        results.append_new(rows, self.options.out)
+        results.append(rows, self.options.out)
         self.rows += rows
 
     def index(self, config: str) -> ResultIndex:

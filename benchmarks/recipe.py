@@ -205,7 +205,7 @@ def main(options: _Options) -> None:
             raise ValueError(f"{name} has no features to read: choose models that derive from nfn.Predictor")
     for config in choose_configs(options.zoo, options.config, ("mnist",)):
         rows = _measure(options, config, models)
-        results.append_new(rows, options.out)
+        results.append(rows, options.out)
         where = None if options.where == _ALL else options.where
         index = ResultIndex.latest(rows, config, where, label="test_accuracy")  # these rows have no label
         text = render_table("recipe", {config: index})

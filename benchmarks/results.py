@@ -122,6 +122,11 @@ class Result:
         what = (self.benchmark, self.config, self.model, self.variant, self.metric, self.setting)
         return json.dumps(what, sort_keys=True)
 
+    @property
+    def outcome(self) -> tuple[float, float | None, int, str]:
+        """What came out, and how often it was measured on which device."""
+        return self.value, self.stderr, self.n, self.device
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data in a fixed order; only one of model and variant, the one that is set."""
         row = {name: getattr(self, name) for name in (*_WRITTEN_FIRST, *self.__dataclass_fields__)}
@@ -130,31 +135,23 @@ class Result:
 
 
 def append(rows: Iterable[Result], folder: Path = FOLDER) -> None:
-    """Adds the rows to the files of their benchmarks.
+    """Adds the rows to the files of their benchmarks, but for those that were last measured with the same result.
 
     A file is replaced as a whole, so it never holds half a row, and writers wait for each other.
     """
-    texts: dict[Path, str] = defaultdict(str)
+    new: dict[str, list[Result]] = defaultdict(list)
     for row in rows:
-        line = json.dumps(row.to_dict(), ensure_ascii=False, allow_nan=False)
-        texts[folder / f"{row.benchmark}.jsonl"] += f"{line}\n"
+        new[row.benchmark].append(row)
     folder.mkdir(parents=True, exist_ok=True)
-    for path, text in texts.items():
+    for benchmark, measured in new.items():
+        path = folder / f"{benchmark}.jsonl"
         with exclusive(folder, busy=None):
+            last = {row.identity(): row.outcome for row in read(benchmark, folder)}
             before = path.read_bytes() if path.exists() else b""
-            end = b"" if not before or before.endswith(b"\n") else b"\n"
-            write_atomically(path, before + end + text.encode())
-
-
-def append_new(rows: Sequence[Result], folder: Path = FOLDER) -> None:
-    """Like ``append``, but without rows that the file already has with the same value."""
-
-    def content(row: Result) -> tuple:
-        return row.identity(), row.value, row.stderr, row.n, row.device
-
-    known = {row.identity(): row for name in {row.benchmark for row in rows} for row in read(name, folder)}
-    last = {content(row) for row in known.values()}
-    append([row for row in rows if content(row) not in last], folder)
+            end = "" if not before or before.endswith(b"\n") else "\n"
+            added = (row.to_dict() for row in measured if row.outcome != last.get(row.identity()))
+            lines = [f"{json.dumps(row, ensure_ascii=False, allow_nan=False)}\n" for row in added]
+            write_atomically(path, before + "".join([end, *lines]).encode())
 
 
 def read(benchmark: str, folder: Path = FOLDER) -> list[Result]:

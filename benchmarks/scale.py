@@ -243,7 +243,7 @@ def _write_tables(options: _Table) -> None:
     rows: list[Result] = []
     for config in options.config:
         measured = list(_measured(config, options))
-        results.append_new(measured, options.out)
+        results.append(measured, options.out)
         rows += measured
     text = render_table("scale", rows=rows, models=MODELS)
     write_atomically(options.out / "scale.md", f"{text}\n".encode())

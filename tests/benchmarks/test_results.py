@@ -21,9 +21,10 @@ def row() -> Result:
 
 def test_rows_are_read_back_as_they_were_written(row: Result, tmp_path: Path):
     other = replace(row, benchmark="kendall", variant=None, model="statnn", stderr=None)
-    results.append([row, other], tmp_path)
-    results.append([row], tmp_path)
-    assert results.read("speed.nfn", tmp_path) == [row, row]
+    again = replace(row, value=0.7)
+    for measured in ([row, other], [again], [again, other], [row]):
+        results.append(measured, tmp_path)
+    assert results.read("speed.nfn", tmp_path) == [row, again, row], "the last one counts, and is there once"
     assert results.read("kendall", tmp_path) == [other]
     assert results.read("augmentation", tmp_path) == []
 
