@@ -201,12 +201,18 @@ def _kept(config: str, options: _Table) -> dict[str, BenchmarkData]:
     return {"hyperparameters": data_of(nothing)} | {name: data_of(np.stack(rows[name].to_list())) for name in _STORED}
 
 
-def _predictions(model: str, data: BenchmarkData, options: _Table) -> list[Float[np.ndarray, " n"]]:
-    """What a model predicts for the test rows, for each seed; accuracies or, as good for a ranking, logits."""
-    train, validation, test = data.train, data.validation, data.open_test()
+def _judge(
+    model: str, data: BenchmarkData, options: _Table
+) -> tuple[list[Float[np.ndarray, " n"]], Float[np.ndarray, " n"]]:
+    """What a fitted model predicts for the test rows, for each seed, and their accuracies.
+
+    Predictions are accuracies or, as good for a ranking, logits.
+    """
+    train, validation = data.train, data.validation
     if model not in _STORED:
         (fitted,) = fit_hyperparameters(train, validation, (0,), 1)
-        return [fitted.predict(test)]
+        test = data.open_test()
+        return [fitted.predict(test)], test.truth()
     kind, recipe = _STORED[model], RECIPES[MODELS[model].recipe]
 
     def build(generator: torch.Generator) -> nfn.Predictor:
@@ -214,22 +220,22 @@ def _predictions(model: str, data: BenchmarkData, options: _Table) -> list[Float
 
     all_fitted = train_together(build, range(options.seeds), train, validation, recipe, options.epochs)
     networks: list[Any] = [fitted.predictor for fitted in all_fitted]
+    test = data.open_test()
     with torch.no_grad():
-        return [network.logits_of(test.weights).cpu().numpy() for network in networks]
+        return [network.logits_of(test.weights).cpu().numpy() for network in networks], test.truth()
 
 
 def _measured(config: str, options: _Table) -> Iterator[Result]:
     """τ of every model at every number of training rows, and how far it is ahead of the hyperparameters."""
     kept, device = _kept(config, options), choose_device(options.device)
-    everything, truth = len(kept["hyperparameters"].train), kept["hyperparameters"].open_test().truth()
-    counts = resample_runs(np.arange(len(truth)))
+    everything = len(kept["hyperparameters"].train)
     for size in (*sorted({size for size in options.sizes if size < everything}), everything):
-        setting = {"rows": size, "test_runs": len(truth), "epochs": options.epochs}
         first = None
         for model, data in kept.items():
-            predicted = _predictions(model, data.with_train_rows(size), options)
-            resampled = bootstrap_taus(predicted, truth, counts)
+            predicted, truth = _judge(model, data.with_train_rows(size), options)
+            resampled = bootstrap_taus(predicted, truth, resample_runs(np.arange(len(truth))))
             taus = [tau_or_zero(each, truth) for each in predicted]
+            setting = {"rows": size, "test_runs": len(truth), "epochs": options.epochs}
             what = {"model": model, "setting": setting, "device": device}
             yield from Result.estimated("scale", config, "tau", taus, resampled, **what)
             if first is None:
