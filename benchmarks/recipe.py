@@ -50,7 +50,7 @@ from benchmarks.models.registry import builder, check_models, known_models, own_
 from benchmarks.results import Result, ResultIndex
 from benchmarks.statistics import bootstrap_taus, resample_runs, tau_or_zero
 from benchmarks.tables import for_terminal, render_table
-from nfn import Predictor
+from nfn import GaugeNFN, Predictor
 from nfn.predictors.component_predictor import ComponentPredictor, ComponentReader
 from nfn.predictors.predictor import linear, normalized_network
 from nfn.predictors.scaling import Standardization
@@ -107,7 +107,7 @@ def _prepared(model: str, train: Checkpoints) -> Callable[[Checkpoints], Float[T
     def read(rows: Checkpoints) -> Float[Tensor, "n inputs"]:
         return torch.cat([_features(predictor, weights) for weights in rows.pieces(READ_AT_ONCE)])
 
-    if predictor.own_inputs:
+    if isinstance(predictor, GaugeNFN):
         return read
     features = read(train)
     scale = Standardization(features.shape[1]).to(features)

@@ -141,8 +141,6 @@ class _Stored(nfn.Predictor):
 class _StoredGauge(_Stored, nfn.GaugeNFN):
     """Gauge-NFN's networks on stored components."""
 
-    own_inputs = False
-
     def fit_scale(self, weights: Any) -> None:
         """The components have their size already."""
 

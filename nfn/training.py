@@ -26,13 +26,17 @@ _WARMUP_STEPS = 3
 class PredictorEnsemble:
     """Predictors of one architecture, trained and read together: ``parameters`` is [m, p] for m predictors.
 
-    Parameters and buffers are copies of those of ``predictors``, on ``device``; for None, on that of the first one.
+    These are copies of those of ``predictors``, on ``device``; for None, on that of the first one. All must have the
+    same buffers, which are fitted to checkpoints and not trained: so all read the same inputs.
     """
 
     def __init__(self, predictors: Sequence[Predictor], device: torch.device | None = None) -> None:
         if not predictors or any(predictor.config() != predictors[0].config() for predictor in predictors):
             raise ValueError("an ensemble needs at least one predictor, all of the same architecture")
         first = predictors[0]
+        fitted = dict(first.named_buffers())
+        if any(not torch.equal(fitted[name], own) for other in predictors for name, own in other.named_buffers()):
+            raise ValueError("the predictors of an ensemble read the same: give all of them the buffers of one")
         device = next(first.parameters()).device if device is None else device
         self.spec = first.spec
         self._shapes = {name: parameter.shape for name, parameter in first.named_parameters()}
@@ -40,35 +44,25 @@ class PredictorEnsemble:
         self._skeleton = copy.deepcopy(first).to(device).requires_grad_(False)
         rows = [torch.cat([p.detach().flatten() for p in predictor.parameters()]) for predictor in predictors]
         self.parameters = torch.stack(rows).to(device).requires_grad_(True)
-        buffers = [dict(predictor.named_buffers()) for predictor in predictors]
-        self._buffers = {name: torch.stack([own[name] for own in buffers]).to(device) for name in buffers[0]}
 
     def __len__(self) -> int:
         return len(self.parameters)
 
-    def inputs(self, flat: Float[Tensor, "*batch d"], members: slice = slice(None)) -> Float[Tensor, "*rows inputs"]:
-        """The inputs that the members read from checkpoints, which depend on no parameter.
-
-        They are the same for all members, unless inputs are fitted: then each member has its own, [m, n, inputs].
-        """
+    def inputs(self, flat: Float[Tensor, "*batch d"]) -> Float[Tensor, "n inputs"]:
+        """The inputs that the members read from checkpoints, which depend on no parameter."""
         if flat.ndim != 2:
             raise ValueError(f"an ensemble reads checkpoints [n, d], got {list(flat.shape)}")
-        if not self._skeleton.own_inputs:
-            return self._skeleton.inputs(flat)
-        return torch.stack([self.member(number).inputs(flat) for number in range(len(self))[members]])
+        return self._skeleton.inputs(flat)
 
     def votes(
-        self,
-        inputs: Float[Tensor, "*batch inputs"],
-        members: slice = slice(None),
-        keep: Float[Tensor, "m b units"] | None = None,
+        self, inputs: Float[Tensor, "*batch inputs"], keep: Float[Tensor, "m b units"] | None = None
     ) -> Float[Tensor, "m b votes"]:
         """The logits of each network of each member, from inputs [b, inputs] or [m, b, inputs], with its dropout."""
-        pieces = self.parameters[members].split(self._sizes, dim=1)
+        pieces = self.parameters.split(self._sizes, dim=1)
         state = {
             f"predictor.{name}": piece.unflatten(1, shape)
             for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)
-        } | {f"predictor.{name}": buffers[members] for name, buffers in self._buffers.items()}
+        }
 
         def member_votes(state: dict[str, Tensor], inputs: Tensor, keep: Tensor | None) -> Tensor:
             return functional_call(_Votes(self._skeleton), state, (inputs, keep))
@@ -81,16 +75,11 @@ class PredictorEnsemble:
         """How many activations of a member have a dropout, and its probability."""
         return self._skeleton.dropped_units, self._skeleton.dropout
 
-    def read(self, flat: Float[Tensor, "*batch d"], members: slice = slice(None)) -> Float[Tensor, "m n"]:
-        """The members' logits of any number of checkpoints, a few hundred at a time, without gradients."""
-        with torch.no_grad():
-            return self.read_inputs(self.inputs(flat, members), members)
-
     @torch.no_grad()
     @fast_small_products()
-    def read_inputs(self, inputs: Float[Tensor, "*m n inputs"], members: slice = slice(None)) -> Float[Tensor, "m n"]:
-        """The same from inputs."""
-        return torch.cat([self.votes(rows, members).mean(-1) for rows in inputs.split(READ_AT_ONCE, dim=-2)], dim=1)
+    def read(self, inputs: Float[Tensor, "n inputs"]) -> Float[Tensor, "m n"]:
+        """The members' logits from the inputs of any number of checkpoints, a few hundred at a time."""
+        return torch.cat([self.votes(rows).mean(-1) for rows in inputs.split(READ_AT_ONCE)], dim=1)
 
     def member(self, index: int, parameters: Float[Tensor, " p"] | None = None) -> Predictor:
         """One predictor on its own, as it is now or with the given parameters."""
@@ -98,7 +87,7 @@ class PredictorEnsemble:
         pieces = row.detach().split(self._sizes)
         state = {name: piece.view(shape) for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)}
         predictor = copy.deepcopy(self._skeleton).requires_grad_(True)
-        predictor.load_state_dict(state | {name: buffers[index] for name, buffers in self._buffers.items()})
+        predictor.load_state_dict(state, strict=False)  # the buffers are those of all members
         return predictor
 
 
@@ -116,19 +105,19 @@ class _Votes(nn.Module):
 class TrainingStep:
     """``step()`` trains every member on one batch, by binary cross entropy, and returns the losses [m].
 
-    Batches are rows of ``weights`` [n, d], flat checkpoints, and of ``targets`` [n], their accuracies, or [m, n] where
-    members have targets of their own. ``index`` [m, b] are the rows of the coming batches, ``row_weights`` [m, b] what
-    each row counts in the mean of its batch, and ``rates`` [m] the learning rates. A recorded step reads these very
-    tensors again at every replay, and overwrites the losses it returned: change them in place, with ``set_batches`` and
-    ``set_rates``. ``weight_decay`` is AdamW's, ``seeds`` draw each member's dropout, if it has any. ``graph``
-    turns recording on or off; by default every step on a GPU is recorded.
+    Batches are rows of ``weights`` [n, d], flat checkpoints, and of ``targets`` [n], their accuracies. ``index`` [m, b]
+    are the rows of the coming batches, ``row_weights`` [m, b] what each row counts in the mean of its batch, and
+    ``rates`` [m] the learning rates. A recorded step reads these very tensors again at every replay, and overwrites the
+    losses it returned: change them in place, with ``set_batches`` and ``set_rates``. ``weight_decay`` is AdamW's,
+    ``seeds`` draw each member's dropout, if it has any. ``graph`` turns recording on or off; by default every step on a
+    GPU is recorded.
     """
 
     def __init__(
         self,
         ensemble: PredictorEnsemble,
         weights: Float[Tensor, "n d"],
-        targets: Float[Tensor, "*members k"],
+        targets: Float[Tensor, " k"],
         *,
         batch_size: int,
         learning_rate: float = 1e-3,
@@ -137,7 +126,7 @@ class TrainingStep:
         graph: bool | None = None,
     ) -> None:
         device = ensemble.parameters.device
-        if len(weights) != targets.shape[-1] or targets.ndim > 2 or targets.shape[:-1] not in ((), (len(ensemble),)):
+        if len(weights) != len(targets):
             raise ValueError(
                 f"every checkpoint needs one target, got weights {list(weights.shape)} "
                 f"and targets {list(targets.shape)}"
@@ -149,10 +138,8 @@ class TrainingStep:
             raise ValueError(f"only a CUDA device can record a graph, and the ensemble is on {device}: use graph=False")
         if seeds is not None and len(seeds) != len(ensemble):
             raise ValueError(f"seeds must have one for each of the {len(ensemble)} members, got {len(seeds)}")
-        self.ensemble, self.inputs = ensemble, ensemble.inputs(weights)
-        self.targets = targets.expand(len(ensemble), -1)
+        self.ensemble, self.inputs, self.targets = ensemble, ensemble.inputs(weights), targets
         members, dtype = len(ensemble), ensemble.parameters.dtype
-        self._members = torch.arange(members, device=device)
         self.index: Int[Tensor, "m b"] = torch.zeros(members, batch_size, dtype=torch.long, device=device)
         self.row_weights: Float[Tensor, "m b"] = torch.full(
             (members, batch_size), 1 / batch_size, dtype=dtype, device=device
@@ -177,30 +164,25 @@ class TrainingStep:
         self._recorded: torch.cuda.CUDAGraph | None = None
         self._losses = torch.empty(0)
 
-    def set_batches(
-        self,
-        index: Int[Tensor, "... b"],
-        row_weights: Float[Tensor, "... b"] | None = None,
-        members: slice = slice(None),
-    ) -> None:
-        """Sets the next batches of some members: [m, b], or [b] for the same batch in all of them.
+    def set_batches(self, index: Int[Tensor, "... b"], row_weights: Float[Tensor, "... b"] | None = None) -> None:
+        """Sets the next batches: [m, b], or [b] for the same batch in all members.
 
         Without ``row_weights`` every row counts the same. A batch with too few rows is filled up with any rows of
         weight 0, because a recorded step has one shape.
         """
-        expected = self.index[members].shape
+        expected = self.index.shape
         for tensor in (index,) if row_weights is None else (index, row_weights):
             if tensor.shape not in (expected, expected[1:]):
                 raise ValueError(
                     f"this step takes batches of shape {list(expected)} or {list(expected[1:])}, "
                     f"got {list(tensor.shape)}: fill up a smaller batch with rows of weight 0"
                 )
-        self.index[members] = index
-        self.row_weights[members] = 1 / expected[1] if row_weights is None else row_weights
+        self.index[:] = index
+        self.row_weights[:] = 1 / expected[1] if row_weights is None else row_weights
 
-    def set_rates(self, rates: float | Float[Tensor, " m"], members: slice = slice(None)) -> None:
-        """Sets the learning rates of some members, from the next step on."""
-        self.rates[members] = rates
+    def set_rates(self, rates: float | Float[Tensor, " m"]) -> None:
+        """Sets the learning rates of the members, from the next step on."""
+        self.rates[:] = rates
 
     def draw_dropout(self) -> None:
         """Draws which units the next step keeps, each member's from its own generator, on the CPU on every device.
@@ -258,10 +240,8 @@ class TrainingStep:
     @fast_small_products()
     def gradients(self) -> Float[Tensor, " m"]:
         """Forward and backward without the update: the losses, and fresh gradients for the optimizer."""
-        own = self.inputs.ndim == 3
-        rows = self.inputs[self._members[:, None], self.index] if own else self.inputs[self.index]
-        votes = self.ensemble.votes(rows, keep=self.keep)
-        targets = self.targets.gather(1, self.index)[..., None].expand_as(votes)
+        votes = self.ensemble.votes(self.inputs[self.index], keep=self.keep)
+        targets = self.targets[self.index][..., None].expand_as(votes)
         entropy = nn.functional.binary_cross_entropy_with_logits(votes, targets, reduction="none").mean(-1)
         losses = (entropy * self.row_weights).sum(-1)
         (gradient,) = torch.autograd.grad(losses.sum(), self.ensemble.parameters)

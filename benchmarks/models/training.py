@@ -141,13 +141,13 @@ def train_together(
     """
     device, count = train.weights.device, len(seeds)
     ranks = recipe.ranks(train.truth(), train.label)
-    predictors = [build(torch.Generator().manual_seed(seed)) for seed in seeds]
+    unseeded = build(torch.Generator()).to(device)
     if recipe.scaled:
-        unseeded = build(torch.Generator()).to(device)
         unseeded.fit_inputs(train.readable, train.goodness)
         unseeded.fit_scale(train.readable)
-        for predictor in predictors:
-            predictor.load_state_dict(dict(unseeded.named_buffers()), strict=False)
+    predictors = [build(torch.Generator().manual_seed(seed)) for seed in seeds]
+    for predictor in predictors:
+        predictor.load_state_dict(dict(unseeded.named_buffers()), strict=False)
     ensemble = PredictorEnsemble(predictors, device)
     step = TrainingStep(
         ensemble,
@@ -172,7 +172,7 @@ def train_together(
             step()
         epoch += 1
         trained = [done if rate is None else epoch for done, rate in zip(trained, rates, strict=True)]
-        logits = ensemble.read_inputs(inputs).double()
+        logits = ensemble.read(inputs).double()
         tau = many_kendall_taus(logits, validation.goodness).nan_to_num(nan=_UNDEFINED)
         loss = F.binary_cross_entropy_with_logits(logits, targets.expand_as(logits), reduction="none").mean(1)
         training = torch.tensor([rate is not None for rate in rates]).to(device, non_blocking=True)

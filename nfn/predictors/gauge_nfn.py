@@ -58,7 +58,6 @@ class GaugeNFN(Predictor):
     """
 
     kind = "gauge_nfn"
-    own_inputs = True
     known: ClassVar[Mapping[str, Source]] = SOURCES
     """The kinds of features that ``reads`` can name."""
     usual_reads: ClassVar[tuple[str, ...]] = ("invariants", "responses", "responses")

@@ -32,8 +32,6 @@ class Predictor(nn.Module):
     """
 
     kind: ClassVar[str]
-    own_inputs: ClassVar[bool] = False
-    """Whether ``inputs`` depend on what ``fit_scale`` has fitted, and so differ between predictors of one kind."""
     dropout = 0.0
 
     spec: TransformerSpec

@@ -22,7 +22,7 @@ from nfn import (
     TransformerNFN,
 )
 from tests.nfn.conftest import ODD_SPECS, weights_of
-from zoo import MNIST, TransformerWeights
+from zoo import MNIST, TransformerSpec, TransformerWeights
 
 KINDS = [
     TransformerNFN,
@@ -35,6 +35,14 @@ KINDS = [
     pytest.param(ProbeGenNFN, marks=pytest.mark.long),
     pytest.param(QuasiNFN, marks=pytest.mark.long),
 ]
+
+
+def members_of(kind: type[Predictor], spec: TransformerSpec, count: int) -> list[Predictor]:
+    """Predictors of different seeds, with the buffers of the first."""
+    members = [kind(spec, generator=torch.Generator().manual_seed(seed)) for seed in range(count)]
+    for member in members:
+        member.load_state_dict(dict(members[0].named_buffers()), strict=False)
+    return members
 
 
 def plain_step(predictor: Predictor, optimizer: torch.optim.Optimizer, flat: Tensor, accuracy: Tensor) -> Tensor:
@@ -64,10 +72,10 @@ def test_training_lowers_the_loss(kind: type[Predictor]):
 @pytest.mark.parametrize("own_batches", [False, True])
 def test_ensemble_trains_each_member_as_if_alone(kind: type[Predictor], own_batches: bool):
     spec = ODD_SPECS[0]
-    members = [kind(spec, generator=torch.Generator().manual_seed(seed)).double() for seed in range(3)]
+    members = [member.double() for member in members_of(kind, spec, 3)]
     for member in members:
         member.dropout = 0.0
-    members[0].fit_scale(TransformerWeights.from_flat(spec, weights_of(spec, 8).flat().double()))
+        member.fit_scale(TransformerWeights.from_flat(spec, weights_of(spec, 8).flat().double()))
     flat = weights_of(spec, 24).flat().double()
     accuracy = torch.rand(24, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     index = torch.arange(24).view(3, 8) if own_batches else torch.arange(8)
@@ -125,17 +133,15 @@ def test_rows_of_weight_zero_do_not_count():
     torch.testing.assert_close(ensemble.member(0).state_dict(), predictor.state_dict(), rtol=1e-8, atol=1e-8)
 
 
-def test_members_can_be_set_and_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch):
+def test_members_are_read_a_few_rows_at_a_time_and_have_rates_of_their_own(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("nfn.training.READ_AT_ONCE", 4)
-    members = [StatNN(MNIST, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
+    members = members_of(StatNN, MNIST, 3)
     ensemble, weights = PredictorEnsemble(members), weights_of(MNIST, 10)
     expected = torch.stack([member.logits(weights) for member in members]).detach()
-    torch.testing.assert_close(ensemble.read(weights.flat()), expected)
-    torch.testing.assert_close(ensemble.read(weights.flat(), slice(1, 3)), expected[1:])
+    torch.testing.assert_close(ensemble.read(ensemble.inputs(weights.flat())), expected)
     step = TrainingStep(ensemble, weights.flat(), torch.rand(10), batch_size=5)
-    step.set_batches(torch.arange(5), members=slice(0, 1))
-    step.set_batches(torch.arange(10).view(2, 5), members=slice(1, 3))
-    step.set_rates(0.0, slice(0, 2))
+    step.set_batches(torch.stack([torch.arange(5), torch.arange(5), torch.arange(5, 10)]))
+    step.set_rates(torch.tensor([0.0, 0.0, 1e-3]))
     before = ensemble.parameters.detach().clone()
     step()
     after = ensemble.parameters.detach()
@@ -149,9 +155,11 @@ def test_ensemble_and_step_refuse_what_does_not_fit():
         PredictorEnsemble([StatNN(MNIST), MLPPredictor(MNIST)])
     with pytest.raises(ValueError, match="at least one predictor"):
         PredictorEnsemble([])
+    with pytest.raises(ValueError, match="give all of them the buffers of one"):
+        PredictorEnsemble([GaugeNFN(MNIST, generator=torch.Generator().manual_seed(seed)) for seed in range(2)])
     ensemble, flat = PredictorEnsemble([StatNN(MNIST)] * 2), weights_of(MNIST).flat()
     with pytest.raises(ValueError, match=r"reads checkpoints \[n, d\], got \[3, 2, 18506\]"):
-        ensemble.read(flat.unflatten(0, (3, 2)))
+        ensemble.inputs(flat.unflatten(0, (3, 2)))
     with pytest.raises(ValueError, match=r"one target, got weights \[6, 18506\] and targets \[5\]"):
         TrainingStep(ensemble, flat, torch.rand(5), batch_size=2)
     with pytest.raises(ValueError, match="at least one row, got batch_size 0"):
@@ -174,8 +182,7 @@ def test_recorded_step_trains_like_the_eager_one(kind: type[Predictor], seeds: i
     accuracy = torch.rand(96, generator=torch.Generator().manual_seed(0)).cuda()
 
     def build(graph: bool) -> TrainingStep:
-        members = [kind(MNIST, generator=torch.Generator().manual_seed(seed)) for seed in range(seeds)]
-        ensemble = PredictorEnsemble(members, torch.device("cuda"))
+        ensemble = PredictorEnsemble(members_of(kind, MNIST, seeds), torch.device("cuda"))
         return TrainingStep(ensemble, flat, accuracy, batch_size=16, graph=graph)
 
     recorded, eager = build(True), build(False)
