@@ -135,20 +135,30 @@ def _measure(
 def _merged_losses(
     reader: ZooReader, task: TaskData, test: Examples, groups: list[list[int]], ways: Mapping[str, _Align]
 ) -> Iterator[tuple[int, dict[str, list[float]]]]:
-    """How many runs are merged, and the losses of the merged, of the best member and of the ensemble in each group."""
-    most = min((len(group) for group in groups), default=0)
-    for count in (size for size in (2, 4, 8, 16) if size <= most):
-        losses: dict[str, list[float]] = {way: [] for way in ("best member", "ensemble", *ways)}
-        for group in groups:
-            flat = reader.weights(group[:count]).to(test.inputs.device)
-            losses["best member"].append(float(_measure(task, test, flat)[0].min()))
-            losses["ensemble"].append(float(_measure(task, test, flat, ensemble=True)[0]))
-            members = TransformerWeights.from_flat(reader.spec, flat)
-            first = TransformerWeights.from_flat(reader.spec, flat[:1].expand_as(flat))
-            made_up = nfn.made_up_inputs(first)
-            for way, align in ways.items():
-                merged = align(members, first, made_up).flat().mean(0, keepdim=True)
-                losses[way].append(float(_measure(task, test, merged)[0]))
+    """How many runs are merged, and the losses of the merged, of the best member and of the ensemble in each group.
+
+    All runs of a group are brought to its first one, which stays as it is.
+    """
+    least = min((len(group) for group in groups), default=0)
+    counts = [size for size in (2, 4, 8, 16) if size <= least]
+    if not counts:
+        return
+    members = torch.stack([reader.weights(group[: counts[-1]]) for group in groups]).to(test.inputs.device)
+    first, others = members[:, :1], members[:, 1:]
+    flat = (others.flatten(0, 1), first.expand_as(others).flatten(0, 1), first[:, 0])
+    u, v, writers = (TransformerWeights.from_flat(reader.spec, each) for each in flat)
+    made_up, size = nfn.made_up_inputs(writers), others.shape[:2]
+    aligned = {
+        way: torch.cat([first, align(u, v, made_up).flat().unflatten(0, size)], 1) for way, align in ways.items()
+    }
+    for count in counts:
+        apart = [members[number, :count] for number in range(len(groups))]
+        losses = {
+            "best member": [float(_measure(task, test, each)[0].min()) for each in apart],
+            "ensemble": [float(_measure(task, test, each, ensemble=True)[0]) for each in apart],
+        }
+        for way, found in aligned.items():
+            losses[way] = _measure(task, test, found[:, :count].mean(1))[0].tolist()
         yield count, losses
 
 

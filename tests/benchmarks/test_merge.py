@@ -10,13 +10,15 @@ import torch
 import nfn
 import zoo
 from benchmarks import results
-from benchmarks.merge import _draw, _measure, main
+from benchmarks.merge import _draw, _measure, _merged_losses, _ways, main
 from benchmarks.speed.training import _random_task
 from generation.run import main as run
 from tests.fabricated import TINY_SHAKESPEARE
 from tests.generation.small_tasks import write_lines
 from tests.refusal import refusal
 from zoo.publish import main as publish
+from zoo.tasks.evaluation import load_task
+from zoo.transformer.weights import TransformerWeights
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +49,23 @@ def test_lines_and_merged_models_are_measured(folder: Path, tmp_path: Path, monk
     merged = {row.variant for row in rows if row.metric == "merged_loss" and row.setting["members"] == 2}
     assert merged == {*barriers, "best member", "ensemble"}
     assert (tmp_path / "merge.lines-repeats.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_two_merged_runs_are_the_middle_of_the_line_between_them(folder: Path, tmp_path: Path):
+    """By every way: the first run of each configuration stays as it is."""
+    reader = zoo.open(folder / "zoo", "lines-repeats", split="all")
+    with contextlib.chdir(folder):
+        task = load_task(reader.details.definition(folder), folder, lambda: folder)
+    rows = reader.metadata.query("checkpoint == 'epoch_3' and optimizer == 'adam' and dropout > 0")
+    groups = [list(group) for group in rows.groupby("learning_rate").groups.values()]
+    ways = _ways(task, steps=0)
+    ((count, losses),) = _merged_losses(reader, task, task.test, groups, ways)
+    assert count == 2
+    first, second = (TransformerWeights.from_flat(reader.spec, reader.weights([g[n] for g in groups])) for n in (0, 1))
+    made_up = nfn.made_up_inputs(first)
+    for way, align in ways.items():
+        middle = nfn.interpolate(align(second, first, made_up), first, 0.5)
+        assert losses[way] == pytest.approx(_measure(task, task.test, middle.flat())[0].tolist(), rel=1e-5), way
 
 
 def test_the_plain_barrier_is_that_of_the_formula(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
