@@ -184,6 +184,8 @@ class _Contents:
             "within": partial(kendall, metric="tau_within"),
             "count": lambda config, split: round(kendall(config, "data", f"{split}_rows")),
             "moved": self.moved,
+            # these rows have no label
+            "barrier": partial(self.value, "merge", metric="barrier", label="test_accuracy"),
             "transfer": self.transfer,
             "curve": partial(self.value, "rows", metric="tau_extrapolated", rows=paper.TRAIN_ROWS),
             "paper": _of_paper,
@@ -206,6 +208,7 @@ class _Contents:
             "accuracies": lambda: _accuracies_table({name: self.runs(name) for name in self.final_runs()}),
             "speed": lambda: render_table("speed", rows=self.rows("speed.generation", "speed.nfn", "speed.loader")),
             "fidelity": lambda: render_table("fidelity", rows=self.rows("fidelity")),
+            "merge": lambda: render_table("merge", rows=self.rows("merge")),
             "curves": lambda: render_table("curves", rows=self.rows("curves"), reads=READS),
             "inputs": self.inputs,
             "recipes": partial(self.table, "recipe", label="test_accuracy"),  # these rows have no label

@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from nfn import testing
     from nfn.layers.polynomial import EquivariantLayer, InvariantLayer
     from nfn.predictors.baselines import MLPPredictor, RawMomentsPredictor, StatNN
-    from nfn.predictors.component_predictor import flat_features
     from nfn.predictors.gauge_nfn import GaugeNFN, InvariantNFN, ResponseNFN
     from nfn.predictors.predictor import Predictor
     from nfn.predictors.probes import HiddenProbeNFN, ProbeGenNFN, ProbeNFN

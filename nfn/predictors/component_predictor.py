@@ -97,14 +97,3 @@ def _check_components(spec: TransformerSpec, components: Sequence[str] | None) -
             f"{spec.task} transformers have no trainable {absent[0]}: choose from {', '.join(spec.components)}"
         )
     return tuple(name for name in spec.components if name in components)
-
-
-def flat_features(
-    weights: TransformerWeights, components: Sequence[str] | None = None
-) -> Float[Tensor, "*batch features"]:
-    """The weights of some components side by side, as the tree models read them. A view where they are contiguous."""
-    chosen = _check_components(weights.spec, components)
-    if chosen == tuple(weights.spec.components):
-        return weights.flat()
-    pieces = [_component_weights(weights, name) for name in chosen]
-    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1)

@@ -22,7 +22,6 @@ from nfn import (
     ResponseNFN,
     StatNN,
     TransformerNFN,
-    flat_features,
     load_predictor,
     save_predictor,
 )
@@ -271,15 +270,6 @@ def test_scale_brings_weights_to_unit_size_and_survives_zero_biases():
     assert torch.equal(scaled["blocks.0.fc1.bias"], weights["blocks.0.fc1.bias"])
     with pytest.raises(ValueError, match=r"fitted on a batch \[n, d\] of checkpoints, got \[18506\]"):
         model.fit_scale(TransformerWeights.from_flat(MNIST, flat[0]))
-
-
-def test_flat_features_are_the_concatenated_components():
-    weights = weights_of(MNIST)
-    flat = weights.flat()
-    assert flat_features(weights) is flat
-    assert flat_features(weights, ["encoder"]).data_ptr() == flat[:, 544:].data_ptr()
-    expected = torch.cat([flat[:, :544], flat[:, -1386:]], dim=-1)
-    assert torch.equal(flat_features(weights, ["classifier", "embedding"]), expected)
 
 
 def test_the_variance_of_a_single_number_is_zero():
