@@ -6,6 +6,7 @@ the two networks do on made-up inputs, and the element found may take some gradi
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from jaxtyping import Float, Shaped
@@ -209,20 +210,24 @@ def interpolate(
 
 
 def merge(
-    members: Sequence[TransformerWeights], *, parts: Iterable[str] | None = None, passes: int = 3
+    members: Sequence[TransformerWeights],
+    *,
+    parts: Iterable[str] | None = None,
+    inputs: Shaped[Tensor, "k t *numbers"] | None = None,
+    passes: int = 3,
 ) -> TransformerWeights:
-    """The mean of checkpoints that are aligned with one another.
+    """The mean of checkpoints that are aligned with one another, with ``inputs`` by what they do on them.
 
     All are aligned with the first; then, in some more passes, each with the mean of the others.
     """
     if not members:
         raise ValueError("there is nothing to merge: name at least one checkpoint")
-    spec, parts = members[0].spec, None if parts is None else tuple(parts)
-    aligned = [members[0], *(align(member, members[0], parts=parts).weights for member in members[1:])]
+    spec, brought = members[0].spec, partial(align, parts=None if parts is None else tuple(parts), inputs=inputs)
+    aligned = [members[0], *(brought(member, members[0]).weights for member in members[1:])]
     for _ in range(passes if len(members) > 2 else 0):
         for number, member in enumerate(aligned):
             others = torch.stack([other.flat() for place, other in enumerate(aligned) if place != number]).mean(0)
-            aligned[number] = align(member, TransformerWeights.from_flat(spec, others), parts=parts).weights
+            aligned[number] = brought(member, TransformerWeights.from_flat(spec, others)).weights
     return TransformerWeights.from_flat(spec, torch.stack([member.flat() for member in aligned]).mean(0))
 
 

@@ -225,6 +225,14 @@ def test_merging_copies_gives_the_function_of_each(generator: torch.Generator):
     assert change(logits(u, inputs, 1e-14), logits(merged, inputs, 1e-14)) < 1e-6
 
 
+def test_two_are_merged_by_their_answers_in_the_middle_of_the_line(generator: torch.Generator):
+    u, v = (random_weights(LINES, (), generator) for _ in range(2))
+    inputs = made_up_inputs(v, 8)
+    by_answers = interpolate(align(v, u, inputs=inputs).weights, u, 0.5)
+    torch.testing.assert_close(merge([u, v], inputs=inputs).flat(), by_answers.flat())
+    assert not torch.allclose(merge([u, v]).flat(), by_answers.flat())
+
+
 def test_bad_input_is_refused_in_one_clear_line(generator: torch.Generator):
     u, other = random_weights(LINES, (), generator), random_weights(LEARNED_WORDS, (), generator)
     for function in (lambda: align(u, other), lambda: interpolate(u, other, 0.5)):
