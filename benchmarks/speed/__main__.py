@@ -45,6 +45,7 @@ class _Nfn(_Shared):
 @dataclass(frozen=True, kw_only=True)
 class _Gauge(_Nfn):
     repeats: Annotated[_AtLeastTwo, Option("samples of each time")] = 3
+    config: Annotated[str | None, Option("task (default: all)", choices=tuple(SPECS))] = None
 
 
 @dataclass(frozen=True, kw_only=True)

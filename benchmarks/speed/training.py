@@ -2,7 +2,7 @@
 synchronize, repeat; a row has the median and the spread."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from statistics import median
 from typing import Any, TypeVar
@@ -213,7 +213,7 @@ def nfn(options: Any) -> Iterator[Result]:
     Rows: the time of forward + backward, and of a full training step with Adam, for one predictor and for five seeds
     together. The step is the one that trains the predictors of the tables; the twin takes a plain step of torch.
     """
-    for task, where in _cases(options):
+    for task, where in _cases(options, PAPER_SPECS):
         for batch in _BATCHES:
             yield from _steps(task, where, batch, options.repeats)
 
@@ -281,13 +281,13 @@ def gauge(options: Any) -> Iterator[Result]:
     the epoch by, once with all that is read to compute and once with that already in memory, as every later fit finds
     it.
     """
-    for task, where in _cases(options):
+    for task, where in _cases(options, SPECS):
         yield from _fits(task, where, options.repeats)
 
 
 def _fits(config: str, device: torch.device, repeats: int) -> Iterator[Result]:
-    train = _random_checkpoints(PAPER_SPECS[config], _TRAIN, 0, device)
-    validation = _random_checkpoints(PAPER_SPECS[config], _VALIDATION, 1, device)
+    train = _random_checkpoints(SPECS[config], _TRAIN, 0, device)
+    validation = _random_checkpoints(SPECS[config], _VALIDATION, 1, device)
 
     def read(source: str) -> None:
         SOURCES[source].features.clear()
@@ -309,11 +309,11 @@ def _fits(config: str, device: torch.device, repeats: int) -> Iterator[Result]:
         yield speed_row("nfn", config, "gauge_nfn", metric, seconds, setting=setting, device=device)
 
 
-def _cases(options: Any) -> list[tuple[str, torch.device]]:
-    """Every config on every device, or the ones that were chosen."""
+def _cases(options: Any, tasks: Iterable[str]) -> list[tuple[str, torch.device]]:
+    """Every task on every device, or the ones that were chosen."""
     devices = [options.device] if options.device else ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-    configs = [options.config] if options.config else PAPER_SPECS
-    return [(task, choose_device(each)) for task in configs for each in devices]
+    chosen = [options.config] if options.config else tasks
+    return [(task, choose_device(each)) for task in chosen for each in devices]
 
 
 def _random_checkpoints(spec: TransformerSpec, count: int, seed: int, device: torch.device) -> Checkpoints:
