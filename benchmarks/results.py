@@ -151,7 +151,8 @@ def append(rows: Iterable[Result], folder: Path = FOLDER) -> None:
             end = "" if not before or before.endswith(b"\n") else "\n"
             added = (row.to_dict() for row in measured if row.outcome != last.get(row.identity()))
             lines = [f"{json.dumps(row, ensure_ascii=False, allow_nan=False)}\n" for row in added]
-            write_atomically(path, before + "".join([end, *lines]).encode())
+            if lines:
+                write_atomically(path, before + "".join([end, *lines]).encode())
 
 
 def read(benchmark: str, folder: Path = FOLDER) -> list[Result]:

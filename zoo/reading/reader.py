@@ -328,12 +328,19 @@ class ZooReader:
         text = self.metadata.select_dtypes(exclude="number").columns
         return self.metadata.astype(dict.fromkeys(text, object)).copy()
 
+    @cached_property
+    def _all_numbers(self) -> np.ndarray:
+        """0, 1, 2, …, made once: a data loader asks for one row at a time."""
+        numbers = np.arange(len(self))
+        numbers.flags.writeable = False
+        return numbers
+
     def _numbers(self, rows: _Rows) -> np.ndarray:
         """Row numbers by NumPy's indexing; that of a single row is an array without dimensions."""
         # an empty list has no type
         index = rows if isinstance(rows, slice) else np.asarray(rows, dtype=None if np.size(rows) else np.int64)
         try:
-            numbers = np.asarray(np.arange(len(self))[index])
+            numbers = np.asarray(self._all_numbers[index])
         except IndexError as error:
             raise ValueError(f"no such row: {self.config} {self.split} has {len(self):,} rows; {error}") from error
         if numbers.ndim > 1:
