@@ -43,6 +43,7 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.utils.benchmark import timer
 
 import nfn
 from benchmarks import results
@@ -189,6 +190,7 @@ def main(options: _Options) -> None:
     ways = _ways(task, options.steps)
     shares = np.linspace(0, 1, options.points + 2)
     lines = {way: np.zeros((2, len(pairs), len(shares))) for way in ways}  # losses and accuracies
+    seconds = dict.fromkeys(ways, 0.0)
     with progress_bar() as bar:
         shown = bar.add_task("pairs", total=len(pairs) * len(ways))
         for start in range(0, len(pairs), _PAIRS_AT_ONCE):
@@ -197,7 +199,9 @@ def main(options: _Options) -> None:
             first, second = (TransformerWeights.from_flat(reader.spec, end) for end in ends)
             made_up = nfn.made_up_inputs(second)
             for way, align in ways.items():
+                began = timer()  # when a GPU has finished
                 aligned = align(first, second, made_up)
+                seconds[way] += timer() - began
                 on_line = [_measure(task, test, nfn.interpolate(aligned, second, float(t)).flat()) for t in shares]
                 lines[way][:, start : start + len(part)] = torch.stack(on_line, dim=2).cpu().numpy()
                 bar.advance(shown, len(part))
@@ -211,6 +215,7 @@ def main(options: _Options) -> None:
             barriers = values.max(1) - (values[:, 0] + values[:, -1]) / 2
             measured += estimated(metric, [barriers.mean()], resampled_means(barriers), **what)
         measured += estimated("loss_of_ends", [losses[:, [0, -1]].mean()], **what)
+        measured += estimated("seconds_per_100_pairs", [100 * seconds[way] / len(pairs)], **what)
     for count, merged in _merged_losses(reader, task, test, repeated, ways):
         what = {"n": len(repeated), "setting": setting | {"members": count}}
         for way, found in merged.items():

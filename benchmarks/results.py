@@ -39,7 +39,9 @@ _MAX_BYTES = 64 << 20
 _OfPredictors = Literal[
     "kendall", "ablation_components", "ablation_width", "augmentation", "transfer", "rows", "recipe", "scale"
 ]
-_OfRuns = Literal["curves", "census", "fidelity", "merge", "speed.generation", "speed.loader", "speed.nfn", "soak"]
+_OfRuns = Literal[
+    "curves", "census", "fidelity", "fresh", "merge", "speed.generation", "speed.loader", "speed.nfn", "soak"
+]
 _Benchmark = Literal[_OfPredictors, _OfRuns]
 _Finite = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
 _WRITTEN_FIRST = ("benchmark", "config", "model", "variant", "setting", "metric", "value", "stderr", "n")
