@@ -69,12 +69,12 @@ def measured(options: Options, trainer: PopulationTrainer, fitted: Pretrained) -
     """τ, the mean distance and the share inside the interval, over all checkpoints of completed runs of one kind."""
     alive = trainer.state.alive.cpu().numpy()
     truth = trainer.measure_checkpoints()[fitted.label].cpu().numpy()  # [labels, runs]
-    weights = trainer.state.checkpoints.float().cpu()
+    weights, fitted = trainer.state.checkpoints.float(), fitted.to(trainer.device)
     kinds = {"one other seed": slice(0, options.count), "a seed for each run": slice(options.count, None)}
     for kind, half in kinds.items():
         runs = np.flatnonzero(alive[half]) + (half.start or 0)
         parts = [fitted.predict(part) for part in weights[:, runs].flatten(0, 1).split(READ_AT_ONCE)]
-        predicted, low, high = (torch.cat(column).numpy() for column in zip(*parts, strict=True))
+        predicted, low, high = (torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True))
         true = truth[:, runs].ravel()
         sign = direction_of(fitted.label)
         tau, interval = tau_with_interval(sign * predicted, sign * true, np.tile(runs, len(truth)))

@@ -51,7 +51,7 @@ def factor_checkpoints(encoder: BlockWeights) -> _FactoredWeights:
     """The encoders of a batch of checkpoints, tensors [b, blocks, …], as the input layer: one channel, Ψ = 1, α·1."""
     tensors = vars(blocks_first(encoder.map(lambda tensor: tensor.unsqueeze(1)), encoder.query.shape[:1]))
     sources, alpha = Sources(tensors), encoder.query.new_ones(encoder.query.shape[1], 1)
-    psi = alpha[..., None, None] * torch.eye(encoder.query.shape[-2]).to(alpha)
+    psi = alpha[..., None, None] * torch.eye(encoder.query.shape[-2], dtype=alpha.dtype, device=alpha.device)
     return _FactoredWeights(
         qk=sources["qk"].squeeze(2),
         vo=sources["vo"].squeeze(2),

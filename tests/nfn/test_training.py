@@ -96,6 +96,17 @@ def test_ensemble_trains_each_member_as_if_alone(kind: type[Predictor], own_batc
         torch.testing.assert_close(ensemble.member(i).state_dict(), member.state_dict(), rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_step_makes_no_tensor_away_from_the_weights(kind: type[Predictor]):
+    """A step that is recorded on a GPU may copy nothing from the host: here the default device holds no numbers."""
+    weights = weights_of(ODD_SPECS[0], 8)
+    predictor = kind(ODD_SPECS[0])
+    predictor.fit_scale(weights)
+    step = TrainingStep(PredictorEnsemble([predictor]), weights.flat(), torch.rand(8), batch_size=8)
+    with torch.device("meta"):
+        step.gradients()
+
+
 def test_dropout_is_drawn_anew_for_every_step_from_the_seed_of_the_member():
     spec, weights = ODD_SPECS[0], weights_of(ODD_SPECS[0], 8)
     predictor = GaugeNFN(spec, generator=torch.Generator().manual_seed(0))
