@@ -114,7 +114,7 @@ def _render(root: Path, rows: Path, documents: Iterable[str] = tuple(_DOCUMENTS)
     def leaderboard(top: int | None = None) -> str:
         return render_table("leaderboard", rankings=[each | {"entries": each["entries"][:top]} for each in rankings])
 
-    losses = _final_runs(root / DEFAULT_NAME, "test_loss")
+    losses = _losses(root, rows)
     environment.globals |= _Contents(rows).names() | {"leaderboard": leaderboard}
     environment.globals["losses"] = lambda config: losses[config]["test_loss"].to_numpy()
     environment.filters["digits"] = lambda number, digits: f"{number:.{digits}f}"
@@ -209,6 +209,7 @@ class _Contents:
             "speed": lambda: render_table("speed", rows=self.rows("speed.generation", "speed.nfn", "speed.loader")),
             "fidelity": lambda: render_table("fidelity", rows=self.rows("fidelity")),
             "merge": lambda: render_table("merge", rows=self.rows("merge")),
+            "fresh": lambda: render_table("fresh", rows=self.rows("fresh")),
             "curves": lambda: render_table("curves", rows=self.rows("curves"), reads=READS),
             "inputs": self.inputs,
             "recipes": partial(self.table, "recipe", label="test_accuracy"),  # these rows have no label
@@ -366,6 +367,11 @@ def _accuracies_table(accuracies: Mapping[str, np.ndarray]) -> str:
     return table(["test accuracy after the last epoch", "runs", *intervals, "median", "best"], lines)
 
 
+def _losses(root: Path, folder: Path) -> dict[str, pd.DataFrame]:
+    """Config → the completed runs of language models: those of the bundled zoo, and all where more were generated."""
+    return _final_runs(root / DEFAULT_NAME, "test_loss") | _final_runs(folder / _GENERATED, "test_loss")
+
+
 def write_documents(root: Path, rows: Path) -> Iterator[Path]:
     """Writes every document of a clone anew. All are rendered before the first is written."""
     for document, text in _render(root, rows).items():
@@ -376,13 +382,11 @@ def write_documents(root: Path, rows: Path) -> Iterator[Path]:
 def _draw(root: Path, folder: Path) -> Iterator[Path]:
     """Draws the plots of every config that has runs or rows. The scatter plots need trials, too."""
     plots = folder / _PLOTS
-    for zoo, label, name in (
-        (folder / _GENERATED, "test_accuracy", "accuracy"),
-        (root / DEFAULT_NAME, "test_loss", "loss"),
-    ):
-        for config, runs in _final_runs(zoo, label).items():
-            title, path = f"{config}, after the last epoch", plots / f"{name}.{config}.png"
-            yield plot_histograms({title: runs[label]}, path, counted="runs")
+    accuracies = _final_runs(folder / _GENERATED, "test_accuracy")
+    for config, runs in (accuracies | _losses(root, folder)).items():
+        label = usual_label_of(config)
+        title, path = f"{config}, after the last epoch", plots / f"{label.removeprefix('test_')}.{config}.png"
+        yield plot_histograms({title: runs[label]}, path, counted="runs")
     of_tasks = [row for row in results.read("kendall", folder) if row.config in _CONFIGS]
     for config, index in _indexes(of_tasks).items():
         yield tau_by_threshold(index, config, plots / f"kendall.{config}.thresholds.png")
