@@ -35,12 +35,13 @@ class _Options:
 
 _command = Command(__name__, "benchmarks.recipe", __doc__, _Options, lambda _: ("scipy",))
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float, Integer
+from jaxtyping import Bool, Float, Integer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -119,20 +120,25 @@ def _prepared(model: str, train: Checkpoints) -> Callable[[Checkpoints], Float[T
 def _fit(
     features: Sequence[Float[Tensor, "_ inputs"]],
     answers: Sequence[Integer[Tensor, "_ questions"]],
-    classes: Sequence[int],
+    present: Bool[Tensor, "questions classes"],
     seed: int,
     epochs: int,
-) -> nn.Module:
-    """The network at the epoch with the lowest loss on validation; train and validation are given, in this order."""
+) -> Callable[[Tensor], Float[Tensor, "n questions classes"]]:
+    """The network at the epoch with the lowest loss on validation; train and validation are given, in this order.
+
+    It has as many logits for every question as the one with the most classes; those of absent classes are −∞.
+    """
     generator = torch.Generator().manual_seed(seed)
     *hidden, _ = normalized_network([features[0].shape[1], _WIDTH, _WIDTH], generator)
-    network = nn.Sequential(*hidden, linear(_WIDTH, sum(classes), generator)).to(features[0])
-    optimizer = torch.optim.AdamW(network.parameters(), lr=_RATE, weight_decay=_DECAY)
+    network = nn.Sequential(*hidden, linear(_WIDTH, present.numel(), generator)).to(features[0])
+    optimizer = torch.optim.AdamW(network.parameters(), lr=_RATE, weight_decay=_DECAY, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
 
+    def heads(inputs: Tensor) -> Tensor:
+        return network(inputs).unflatten(-1, present.shape).masked_fill(~present, -math.inf)
+
     def loss(inputs: Tensor, wanted: Tensor) -> Tensor:
-        heads = network(inputs).split(list(classes), dim=-1)
-        return torch.stack([F.cross_entropy(head, wanted[:, number]) for number, head in enumerate(heads)]).sum()
+        return F.cross_entropy(heads(inputs).flatten(0, 1), wanted.flatten())
 
     lowest, best = float("inf"), network.state_dict()
     for _ in range(epochs):
@@ -147,7 +153,7 @@ def _fit(
         if measured < lowest:
             lowest, best = measured, {name: tensor.clone() for name, tensor in network.state_dict().items()}
     network.load_state_dict(best)
-    return network
+    return torch.no_grad()(heads)
 
 
 def _measure(options: _Options, config: str, models: Sequence[str]) -> list[Result]:
@@ -158,11 +164,12 @@ def _measure(options: _Options, config: str, models: Sequence[str]) -> list[Resu
     recipes = data.train.metadata
     asked = {name: _edges(recipes, name) for name in (*CONFIGURATION, "epoch") if len(set(recipes[name])) > 1}
     classes, answers = [len(edges) + 1 for edges in asked.values()], [_answers(asked, rows) for rows in seen]
+    present = torch.arange(max(classes), device=device) < torch.tensor(classes, device=device)[:, None]
     fitted = {}
     for model in models:
         read = _prepared(model, data.train)
         features = [read(rows) for rows in seen]
-        fitted[model] = read, [_fit(features, answers, classes, seed, options.epochs) for seed in range(options.seeds)]
+        fitted[model] = read, [_fit(features, answers, present, seed, options.epochs) for seed in range(options.seeds)]
     test = data.open_test()
     truths, counts = _answers(asked, test).cpu().numpy(), resample_runs(test.runs)
     setting = {"zoo": data.fingerprint, "epochs": options.epochs}
@@ -179,16 +186,16 @@ def _measure(options: _Options, config: str, models: Sequence[str]) -> list[Resu
         add(name, "majority", [float((truths[:, number] == int(most)).mean())], variant="data")
     for model, (read, networks) in fitted.items():
         features = read(test)
-        with torch.no_grad():
-            per_seed = [network(features).split(classes, dim=-1) for network in networks]
-        for number, (name, heads) in enumerate(zip(asked, zip(*per_seed, strict=True), strict=True)):
-            right = [(head.argmax(-1).cpu().numpy() == truths[:, number]).astype(np.float64) for head in heads]
+        per_seed = torch.stack([network(features) for network in networks]).double().cpu()
+        for number, name in enumerate(asked):
+            heads = per_seed[:, :, number]
+            right = [(head.argmax(-1).numpy() == truths[:, number]).astype(np.float64) for head in heads]
             resampled = counts @ np.mean(right, axis=0) / counts.sum(1)
             add(name, "accuracy", [float(each.mean()) for each in right], resampled, model=model)
             if name != "optimizer":  # whose values have no order
                 values = _values(test.metadata, name)
-                places = torch.arange(classes[number], device=device, dtype=torch.float64)
-                expected = [(head.double().softmax(-1) @ places).cpu().numpy() for head in heads]
+                places = torch.arange(max(classes), dtype=torch.float64)
+                expected = [(head.softmax(-1) @ places).numpy() for head in heads]
                 taus = [tau_or_zero(each, values) for each in expected]
                 # drawn twice, a run would count its own pairs of epochs four times
                 resampled = None if name == "epoch" else bootstrap_taus(expected, values, counts)
