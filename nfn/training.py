@@ -21,6 +21,7 @@ from zoo.device import fast_small_products, single_threaded_workers
 
 READ_AT_ONCE = 256  # checkpoints in one forward pass: 1 GB of hidden layers for five Transformer-NFN
 _WARMUP_STEPS = 3
+_STEPS_DRAWN = 8  # of dropout at a time: drawn one by one, they would be what a GPU waits for
 
 
 class PredictorEnsemble:
@@ -160,7 +161,7 @@ class TrainingStep:
             torch.Generator().manual_seed(seed) for seed in (range(members) if seeds is None else seeds)
         ]
         self._workers = single_threaded_workers(min(members, os.cpu_count() or 1))
-        self._coming = self._draw() if units else iter(())
+        self._masks = self._draw_masks() if units else iter(())
         self._recorded: torch.cuda.CUDAGraph | None = None
         self._losses = torch.empty(0)
 
@@ -185,19 +186,22 @@ class TrainingStep:
         self.rates[:] = rates
 
     def draw_dropout(self) -> None:
-        """Draws which units the next step keeps, each member's from its own generator, on the CPU on every device.
+        """Draws which units the next step keeps, each member's from its own generator, on the CPU on every device."""
+        if self.keep is not None:
+            torch.div(next(self._masks), 1 - self._dropout, out=self.keep)
 
-        Those of the step after it are drawn meanwhile.
-        """
-        if self.keep is None:
-            return
-        drawn, self._coming = torch.stack(list(self._coming)), self._draw()
-        torch.div(drawn.to(self.keep.device), 1 - self._dropout, out=self.keep)
-
-    def _draw(self) -> Iterator[Tensor]:
+    def _draw_masks(self) -> Iterator[Tensor]:
+        """The kept units of one step after the other, some steps at a time; the next ones are drawn meanwhile."""
         assert self.keep is not None
-        shape = self.keep.shape[1:]
-        return self._workers.map(lambda one: torch.rand(shape, generator=one) >= self._dropout, self._generators)
+        shape = (_STEPS_DRAWN, *self.keep.shape[1:])
+
+        def draw() -> Iterator[Tensor]:
+            return self._workers.map(lambda one: torch.rand(shape, generator=one) >= self._dropout, self._generators)
+
+        coming = draw()
+        while True:
+            drawn, coming = torch.stack(list(coming), dim=1), draw()
+            yield from drawn.to(self.keep.device)
 
     def __call__(self) -> Float[Tensor, " m"]:
         self.draw_dropout()
