@@ -71,7 +71,9 @@ class PopulationState:
         dtype: torch.dtype = torch.float32,
     ) -> "PopulationState":
         runs = len(configs)
-        weights = torch.stack([initial_weights(spec, config.init_std, config.seed) for config in configs])
+        keys = [(config.init_std, config.seed) for config in configs]
+        starts = {key: initial_weights(spec, *key) for key in dict.fromkeys(keys)}  # few, where runs share a seed
+        weights = torch.stack([starts[key] for key in keys])
         weights = weights.to(device, dtype)
         curve = torch.full((runs, configs[0].protocol.epochs), torch.nan, dtype=torch.float64, device=device)
         return cls(
