@@ -43,14 +43,8 @@ def render_table(layout: str, indexes: Mapping[str, ResultIndex] | None = None, 
     return re.sub(r"\n{3,}", "\n\n", text).strip()
 
 
-def table(headings: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; the first column is text, the others numbers."""
-    first, *others = headings
-    return "\n".join([_heading(first, others), *(f"| {' | '.join(row)} |" for row in rows)])
-
-
 def _heading(first: str, others: Iterable[str]) -> str:
-    """The first two lines of a table."""
+    """The first two lines of a table; the first column is text, the others numbers."""
     others = list(others)
     return f"| {' | '.join([first, *others])} |\n| --- |{' ---: |' * len(others)}"
 
