@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, cast
 
+from benchmarks.options import Rows
 from zoo.command import Argument, Command, Option
 
 
 @dataclass(frozen=True)
 class _Options:
     runs: Annotated[Path, Argument("folder with the generated shards", "RUNS")] = Path("runs")
-    out: Annotated[
-        Path | None, Option("folder of the rows (default: the committed ones of a clone, else results)", "DIR")
-    ] = None
+    out: Rows = None
     dry_run: Annotated[bool, Option("print the table without storing its rows")] = False
 
 

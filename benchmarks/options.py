@@ -19,6 +19,7 @@ Reads = Literal["weights", "hyperparameters", "probes", "real_inputs"]
 Configs = Annotated[tuple[str, ...] | None, Option("configs of the zoo (default: its only one, else mnist)", "CONFIG")]
 Models = Annotated[tuple[str, ...], Option("which to fit; module:Class is a predictor of your own", "MODEL")]
 Epochs = Annotated[Count, Option("epochs of neural predictors")]
+Rows = Annotated[Path | None, Option("folder of the rows (default: benchmarks/results of a clone, or results)", "DIR")]
 Jobs = Annotated[Count | None, Option("threads of the tree models (default: as many as torch uses)")]
 
 

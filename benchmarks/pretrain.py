@@ -27,9 +27,7 @@ class _Options:
         Option("configs of one task, to fit on together (default: the zoo's only one, else mnist)", "CONFIG"),
     ] = None
     checkpoint: Annotated[str, Option("one of the configs', or all", "LABEL")] = "all"
-    label: Annotated[str | None, Option("what to predict (default: test_accuracy, test_loss of language models)")] = (
-        None
-    )
+    label: Annotated[str | None, Option("to predict (default: test_accuracy, test_loss of language models)")] = None
     seed: Annotated[Seed, Option("seed of the fit")] = 0
     epochs: Epochs = EPOCHS
     device: Device = "auto"

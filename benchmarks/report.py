@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from benchmarks.options import SIX_MODELS, Rows
 from zoo.command import DEFAULT_NAME, Command, Option
 
 
@@ -36,9 +37,7 @@ class _Options:
     root: Annotated[
         Path | None, Option("a clone of the repository (default: this one, or the current folder)", "DIR")
     ] = None
-    results: Annotated[Path | None, Option("folder of the rows (default: benchmarks/results of the clone)", "DIR")] = (
-        None
-    )
+    results: Rows = None
 
 
 _command = Command(__name__, "benchmarks.report", __doc__, _Options, lambda _: ("matplotlib", "scipy"))
@@ -60,7 +59,6 @@ from benchmarks.census import census_table
 from benchmarks.curves import READS
 from benchmarks.leaderboard.submission import rank, submissions_in
 from benchmarks.models.registry import MODELS
-from benchmarks.options import SIX_MODELS
 from benchmarks.plots import first_predictions, headline_plot, scatter, tau_by_rows, tau_by_threshold
 from benchmarks.results import Result, ResultIndex, Value, usual_label_of
 from benchmarks.tables import leader, render_table, with_data_notes

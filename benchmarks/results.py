@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -124,11 +125,6 @@ class Result:
         what = (self.benchmark, self.config, self.model, self.variant, self.metric, self.setting)
         return json.dumps(what, sort_keys=True)
 
-    @property
-    def outcome(self) -> tuple[float, float | None, int, str]:
-        """What came out, and how often it was measured on which device."""
-        return self.value, self.stderr, self.n, self.device
-
     def to_dict(self) -> dict[str, Any]:
         """Plain data in a fixed order; only one of model and variant, the one that is set."""
         row = {name: getattr(self, name) for name in (*_WRITTEN_FIRST, *self.__dataclass_fields__)}
@@ -142,16 +138,17 @@ def append(rows: Iterable[Result], folder: Path = FOLDER) -> None:
     A file is replaced as a whole, so it never holds half a row, and writers wait for each other.
     """
     new: dict[str, list[Result]] = defaultdict(list)
+    outcome = attrgetter("value", "stderr", "n", "device")
     for row in rows:
         new[row.benchmark].append(row)
     folder.mkdir(parents=True, exist_ok=True)
     for benchmark, measured in new.items():
         path = folder / f"{benchmark}.jsonl"
         with exclusive(folder, busy=None):
-            last = {row.identity(): row.outcome for row in read(benchmark, folder)}
+            last = {row.identity(): outcome(row) for row in read(benchmark, folder)}
             before = path.read_bytes() if path.exists() else b""
             end = "" if not before or before.endswith(b"\n") else "\n"
-            added = (row.to_dict() for row in measured if row.outcome != last.get(row.identity()))
+            added = (row.to_dict() for row in measured if outcome(row) != last.get(row.identity()))
             lines = [f"{json.dumps(row, ensure_ascii=False, allow_nan=False)}\n" for row in added]
             if lines:
                 write_atomically(path, before + "".join([end, *lines]).encode())
@@ -193,13 +190,11 @@ _installed_version = functools.cache(metadata.version)
 """Asked once per process, like the commit: a table has hundreds of rows."""
 
 
+@functools.cache
 def current_commit() -> str:
     """``$ZOO_COMMIT`` if it is set, else the commit of the working tree, with ``+`` if tracked files differ from it."""
-    return os.environ.get("ZOO_COMMIT") or _commit_of_git()
-
-
-@functools.cache
-def _commit_of_git() -> str:
+    if commit := os.environ.get("ZOO_COMMIT"):
+        return commit
     try:
         git = ["git", "-C", str(_COMMITTED.parent)]
         commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
