@@ -65,7 +65,6 @@ from benchmarks.tables import leader, render_table, with_data_notes
 from nfn import load_pretrained
 from nfn.predictors.storage import pretrained_names
 from zoo.format.hyperparameters import HYPERPARAMETERS
-from zoo.format.manifest import MANIFEST_FILE
 from zoo.format.published import RUNS_FILE, PublishedZoo
 from zoo.format.record import task_of
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA
@@ -209,9 +208,7 @@ class _Contents:
             "curves": lambda: render_table("curves", rows=self.rows("curves"), reads=READS),
             "inputs": self.inputs,
             "recipes": partial(self.table, "recipe", label="test_accuracy"),  # these rows have no label
-            "pretrained": lambda: render_table(
-                "pretrained", cards={n: load_pretrained(n).card for n in pretrained_names()}
-            ),
+            "pretrained": lambda: render_table("pretrained", named={n: load_pretrained(n) for n in pretrained_names()}),
             "data_note": self.data_note,
         }
         others = {"runs": self.runs, "with_interval": _with_interval, "spread": np.ptp, "median": np.median}
@@ -293,12 +290,9 @@ class _Contents:
 
     def data_note(self, *configs: str) -> str:
         """A sentence about the configs whose transformers did not see all data of their task."""
-        notes = {}
-        if (self.folder / _GENERATED / MANIFEST_FILE).is_file():
-            zoo = PublishedZoo.read(self.folder / _GENERATED)
-            notes = {name: config.data_note() for name, config in zoo.configs.items()}
+        zoo = PublishedZoo.read(self.folder / _GENERATED)
         # configs with other seeds have the same data
-        return with_data_notes("", {config: notes.get(task_of(config)) for config in configs}).strip()
+        return with_data_notes("", {config: zoo.config(task_of(config)).data_note() for config in configs}).strip()
 
 
 def _of_paper(config: str, who: str, threshold: float = 0.0) -> float:

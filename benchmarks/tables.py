@@ -259,9 +259,8 @@ def end_of_curves(index: ResultIndex) -> int | None:
 
 def curve_of(index: ResultIndex, name: str, end: int) -> tuple[float, ...] | None:
     """τ∞, a and b of τ(n) = τ∞ − a·n^(−b)."""
-    values = [index.value(f"curve_{part}", name, rows=end) for part in ("limit", "scale", "exponent")]
-    known = tuple(value for value in values if value is not None)
-    return known if len(known) == len(values) else None
+    found = (index.find(f"curve_{part}", name, rows=end) for part in ("limit", "scale", "exponent"))
+    return tuple(row.value for row in found if row is not None) or None
 
 
 def tau_of_paper(index: ResultIndex, config: str, name: str, end: int) -> tuple[float, float] | None:
