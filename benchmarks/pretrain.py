@@ -166,14 +166,6 @@ def _card(**known: Any) -> bytes:
     return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(known).encode()
 
 
-def _check_replaceable(path: Path) -> None:
-    """Refuses to replace anything but an older predictor and its card: NAME.toml may be a task file of the user's."""
-    beside = path.with_suffix(CARD_SUFFIX)
-    card = load_pretrained(path).card if path.exists() else {}
-    if beside.exists() and "predictor" not in card:
-        raise ValueError(f"{beside} exists and is not the card of a predictor: choose another --out")
-
-
 def _replace_pair(path: Path, predictor: bytes, card: bytes) -> None:
     """Writes a predictor and its card. Two files cannot change at once: killed in between, there is no card.
 
@@ -187,7 +179,10 @@ def _replace_pair(path: Path, predictor: bytes, card: bytes) -> None:
 
 @_command
 def main(options: _Options) -> None:
-    _check_replaceable(options.out)
+    # only an older predictor and its card are replaced: NAME.toml may be a task file of the user's
+    beside, older = options.out.with_suffix(CARD_SUFFIX), load_pretrained(options.out) if options.out.exists() else None
+    if beside.exists() and (older is None or "predictor" not in older.card):
+        raise ValueError(f"{beside} exists and is not the card of a predictor: choose another --out")
     configs = _read(options)
     joined = _joined(
         [config.data for config in configs], [run for config in configs for run, _ in config.held_out.keys]

@@ -271,13 +271,9 @@ class ResultIndex:
         checkpoint, split, later = map(self._first, ("checkpoint", "split", "label_checkpoint"))
         folds = f"{self.folds} folds{f' of {split}' if split else ''}" if self.folds else ""
         label = "" if self.label == "test_accuracy" and not later else f"by {self.label.replace('_', ' ')}"
-        parts = (
-            name,
-            "all checkpoints" if checkpoint == "all" else checkpoint,
-            folds,
-            label + f" at {later}" * bool(later),
-        )
-        return self.title(", ".join(filter(None, parts)))
+        label += f" at {later}" if later else ""
+        checkpoint = "all checkpoints" if checkpoint == "all" else checkpoint
+        return self.title(", ".join(filter(None, (name, checkpoint, folds, label))))
 
     @property
     def thresholds(self) -> list[float]:
