@@ -10,7 +10,7 @@ each config. `nfn.load_pretrained` and `benchmarks.predict` read it.
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from benchmarks.options import EPOCHS, Epochs
 from zoo.checked import Seed
@@ -75,18 +75,9 @@ _TEMPLATE = Path(__file__).parent / "templates" / "predictor.toml.j2"
 _MAX_FILE = 5_000_000
 
 
-class _Config(NamedTuple):
-    """One config that is fitted on; ``own_seeds`` is false where all its runs share one."""
-
-    data: BenchmarkData
-    held_out: HeldOutRows
-    own_seeds: bool
-
-
-def _read(options: _Options) -> list[_Config]:
+def _read(options: _Options, zoo: PublishedZoo) -> list[BenchmarkData]:
     """The configs; a ValueError where one predictor cannot read all of them."""
     names = tuple(dict.fromkeys(choose_configs(options.zoo, options.config)))
-    zoo = PublishedZoo.read(find_folder(options.zoo, only_manifest=True))
     for name in names:
         if unlike := differences(zoo.config(names[0]).spec, zoo.config(name).spec):
             raise ValueError(f"{names[0]} and {name} differ: {unlike}; a predictor reads one kind of transformer")
@@ -94,18 +85,15 @@ def _read(options: _Options) -> list[_Config]:
     for name in names:
         chosen = {"checkpoint": options.checkpoint, "label": options.label, "device": device}
         data = BenchmarkData.from_zoo(options.zoo, name, **chosen)
-        held_out = HeldOutRows.read(options.zoo, name, data.checkpoint)
-        counts = (len(data.train), len(data.validation), len(held_out.keys))
+        counts = map(len, (data.train, data.validation, data.open_test()))
         require_rows(name, dict(zip(SPLITS, counts, strict=True)), MIN_ROWS)
-        found.append(_Config(data, held_out, zoo.config(name).seeds != SHARED_SEED))
+        found.append(data)
     return found
 
 
-def _joined(parts: Sequence[BenchmarkData], tested: Sequence[str]) -> BenchmarkData:
-    """All configs as one. A run that they have in several splits is kept in the last of them alone.
-
-    ``tested`` are the runs of the test splits.
-    """
+def _joined(parts: Sequence[BenchmarkData]) -> BenchmarkData:
+    """All configs as one. A run that they have in several splits is kept in the last of them alone."""
+    tested = np.concatenate([part.open_test().runs for part in parts])
     train, validation = (
         reduce(Checkpoints.with_rows_of, (getattr(part, split) for part in parts)).apart_from(tested)
         for split in ("train", "validation")
@@ -139,22 +127,24 @@ def _measured(outcome: Outcome, pretrained: Pretrained) -> dict[str, Any]:
     }
 
 
-def _tests(joined: BenchmarkData, config: _Config, fitted: Fitted, pretrained: Pretrained) -> Iterator[dict[str, Any]]:
+def _tests(
+    joined: BenchmarkData, data: BenchmarkData, zoo: str, fitted: Fitted, pretrained: Pretrained
+) -> Iterator[dict[str, Any]]:
     """Tests the stored predictor on a config; and on its configurations that are not in train, if these are fewer."""
     name = type(pretrained.predictor).__name__
-    unseen, every = map(joined.tested_on, joined.test_elsewhere(config.data))
+    unseen, every = map(joined.tested_on, joined.test_elsewhere(data))
     before, after = (every.judge(model, 0.0, name) for model in (fitted, _stored(pretrained)))
     yield {
-        "config": config.data.config,
+        "config": data.config,
         "configurations": "all",
         **_measured(after, pretrained),
-        "sha256": config.held_out.sha256,
+        "sha256": HeldOutRows.read(zoo, data.config, data.checkpoint).sha256,
         "tau_before_storing": round(kendall_tau(before.predicted, before.truth), 4),
         "largest_change_by_storing": float(f"{np.abs(before.predicted - after.predicted).max():.2g}"),
     }
     new = unseen.judge(_stored(pretrained), 0.0, name)
     if MIN_ROWS <= len(new.truth) < len(after.truth):
-        yield {"config": config.data.config, "configurations": "unseen", **_measured(new, pretrained)}
+        yield {"config": data.config, "configurations": "unseen", **_measured(new, pretrained)}
 
 
 def _card(**known: Any) -> bytes:
@@ -183,16 +173,15 @@ def main(options: _Options) -> None:
     beside, older = options.out.with_suffix(CARD_SUFFIX), load_pretrained(options.out) if options.out.exists() else None
     if beside.exists() and (older is None or "predictor" not in older.card):
         raise ValueError(f"{beside} exists and is not the card of a predictor: choose another --out")
-    configs = _read(options)
-    joined = _joined(
-        [config.data for config in configs], [run for config in configs for run, _ in config.held_out.keys]
-    )
+    zoo = PublishedZoo.read(find_folder(options.zoo, only_manifest=True))
+    parts = _read(options, zoo)
+    joined = _joined(parts)
     train, validation = joined.train, joined.validation
     model = known_models()["response_nfn" if train.spec.causal else "gauge_nfn"]
     build = builder(model.name, train.spec, None, None)
     (fitted,) = train_together(build, (options.seed,), train, validation, RECIPES[model.recipe], options.epochs)
     assert fitted.predictor is not None
-    calibrated = [config.data for config in configs if config.own_seeds] or [config.data for config in configs]
+    calibrated = [data for data in parts if zoo.config(data.config).seeds != SHARED_SEED] or parts
     runs = np.concatenate([data.validation.runs for data in calibrated])
     rows = validation.take(np.flatnonzero(np.isin(validation.runs, runs)))
     sides = (direction_of(rows.label) * side for side in (fitted.predict(rows), rows.truth()))
@@ -201,11 +190,11 @@ def main(options: _Options) -> None:
         file = Path(scratch) / options.out.name
         size = save_pretrained(fitted.predictor, interval, file, rows.label)
         pretrained = load_pretrained(file)
-        tests = [test for config in configs for test in _tests(joined, config, fitted, pretrained)]
+        tests = [test for data in parts for test in _tests(joined, data, options.zoo, fitted, pretrained)]
         card = _card(
             name=file.stem,
             zoo=Path(options.zoo).name,
-            configs=[config.data for config in configs],
+            configs=parts,
             calibrated=calibrated,
             train=train,
             validation=validation,
