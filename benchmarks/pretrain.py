@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from benchmarks.options import EPOCHS, Epochs
+from benchmarks.options import EPOCHS, Configs, Epochs
 from zoo.checked import Seed
 from zoo.command import DEFAULT_NAME, Command, Device, Option, ZooName
 
@@ -22,10 +22,7 @@ _SUFFIX = ".safetensors"
 @dataclass(frozen=True, kw_only=True)
 class _Options:
     zoo: ZooName = DEFAULT_NAME
-    config: Annotated[
-        tuple[str, ...] | None,
-        Option("configs of one task, to fit on together (default: the zoo's only one, else mnist)", "CONFIG"),
-    ] = None
+    config: Configs = None
     checkpoint: Annotated[str, Option("one of the configs', or all", "LABEL")] = "all"
     label: Annotated[str | None, Option("to predict (default: test_accuracy, test_loss of language models)")] = None
     seed: Annotated[Seed, Option("seed of the fit")] = 0

@@ -27,16 +27,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from benchmarks.options import SIX_MODELS, Rows
+from benchmarks.options import SIX_MODELS, Clone, Rows
 from zoo.command import DEFAULT_NAME, Command, Option
 
 
 @dataclass(frozen=True)
 class _Options:
     check: Annotated[bool, Option("write nothing, exit with 1 where a document is out of date")] = False
-    root: Annotated[
-        Path | None, Option("a clone of the repository (default: this one, or the current folder)", "DIR")
-    ] = None
+    root: Clone = None
     results: Rows = None
 
 
@@ -316,9 +314,8 @@ def _index_of(folder: Path, benchmark: str, config: str, **parts: Any) -> Result
 
 def _indexes(rows: Sequence[Result], **parts: Any) -> dict[str, ResultIndex]:
     """Config → its rows, by its usual label unless ``parts`` has another, for every config that has some."""
-    indexes = {
-        config: ResultIndex.latest(rows, config, **parts) for config in dict.fromkeys(row.config for row in rows)
-    }
+    configs = dict.fromkeys(row.config for row in rows)
+    indexes = {config: ResultIndex.latest(rows, config, **parts) for config in configs}
     return {config: index for config, index in indexes.items() if index.rows}
 
 
