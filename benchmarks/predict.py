@@ -166,8 +166,7 @@ def _zoo_ranking(path: str, options: _Options) -> tuple[str, pd.DataFrame]:
         names = [name for name in pretrained_names() if load_pretrained(name).spec == reader.spec]
         if not names:
             raise ValueError(f"no fitted predictor of this package reads {reader.config}: name one with --predictor")
-        preferred = (name for name in (reader.config, reader.spec.task) if name in names)
-        ranker = _Ranker.load(next(preferred, names[0]))
+        ranker = _Ranker.load(max(names, key=lambda name: (name == reader.config, name == reader.spec.task)))
     elif ranker.spec != reader.spec:
         unlike = differences(ranker.spec, reader.spec)
         raise ValueError(f"{ranker.name} reads {ranker.spec.task} transformers, these are others: {unlike}")

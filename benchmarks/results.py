@@ -4,6 +4,7 @@ Tables and plots are made from these rows and from nothing else; ``ResultIndex``
 """
 
 import functools
+import itertools
 import json
 import os
 import platform
@@ -137,12 +138,9 @@ def append(rows: Iterable[Result], folder: Path = FOLDER) -> None:
 
     A file is replaced as a whole, so it never holds half a row, and writers wait for each other.
     """
-    new: dict[str, list[Result]] = defaultdict(list)
-    outcome = attrgetter("value", "stderr", "n", "device")
-    for row in rows:
-        new[row.benchmark].append(row)
+    name, outcome = attrgetter("benchmark"), attrgetter("value", "stderr", "n", "device")
     folder.mkdir(parents=True, exist_ok=True)
-    for benchmark, measured in new.items():
+    for benchmark, measured in itertools.groupby(sorted(rows, key=name), name):
         path = folder / f"{benchmark}.jsonl"
         with exclusive(folder, busy=None):
             last = {row.identity(): outcome(row) for row in read(benchmark, folder)}
