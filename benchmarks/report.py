@@ -182,8 +182,8 @@ class _Contents:
             "barrier": partial(self.value, "merge", metric="barrier", label="test_accuracy"),
             "transfer": self.transfer,
             "curve": partial(self.value, "rows", metric="tau_extrapolated", rows=paper.TRAIN_ROWS),
-            "paper": _of_paper,
-            "below_paper": lambda config, who, at: _of_paper(config, who, at) - kendall(config, who, threshold=at),
+            "paper": lambda of, who, threshold=0.0: paper.KENDALL[of][who][threshold][0],
+            "below_paper": lambda of, who, at: paper.KENDALL[of][who][at][0] - kendall(of, who, threshold=at),
         }
         constants = {
             "both": _IN_BOTH,
@@ -291,10 +291,6 @@ class _Contents:
         zoo = PublishedZoo.read(self.folder / _GENERATED)
         # configs with other seeds have the same data
         return with_data_notes("", {config: zoo.config(task_of(config)).data_note() for config in configs}).strip()
-
-
-def _of_paper(config: str, who: str, threshold: float = 0.0) -> float:
-    return paper.KENDALL[config][who][threshold][0]
 
 
 def _with_interval(number: Callable[..., float], *values: Any, sign: int = 1, **named: Any) -> str:

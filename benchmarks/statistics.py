@@ -119,8 +119,10 @@ def standard_error(values: Sequence[float]) -> float | None:
 
 def resample_runs(runs: _Numbers, resamples: int = _RESAMPLES) -> np.ndarray:
     """How often each row is in each resample [b, n]: runs are drawn with replacement, with all their rows."""
-    _, numbers = np.unique(runs, return_inverse=True)
-    return _drawn(int(numbers.max()) + 1, resamples)[:, numbers].astype(np.float64)
+    different, numbers = np.unique(runs, return_inverse=True)
+    shares = np.full(len(different), 1 / len(different))
+    drawn = np.random.default_rng(0).multinomial(len(different), shares, size=resamples)
+    return np.take(drawn, numbers, axis=1).astype(np.float64)
 
 
 def bootstrap_taus(predictions: Sequence[_Values], truth: _Values, counts: _Counts, folds: _Folds = None) -> _Resampled:
@@ -191,9 +193,4 @@ def _rankable(truth: _Values, configurations: _Numbers) -> list[Any]:
 
 def resampled_means(taus: Float[np.ndarray, " m"], resamples: int = _RESAMPLES) -> _Resampled:
     """The mean τ of each resample: as many configurations, drawn with replacement."""
-    return _drawn(len(taus), resamples) @ taus / len(taus)
-
-
-def _drawn(count: int, resamples: int) -> Integer[np.ndarray, "b n"]:
-    """How often each of ``count`` is drawn in each resample, with replacement."""
-    return np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=resamples)
+    return resample_runs(np.arange(len(taus)), resamples) @ taus / len(taus)
