@@ -19,16 +19,11 @@ from zoo.command import Argument, Command, Option, how_many, printable
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    paths: Annotated[
-        tuple[str, ...],
-        Argument("zoo such as small-transformer-zoo, files of checkpoints, or folders of them", "PATH"),
-    ]
+    paths: Annotated[tuple[str, ...], Argument("a zoo, files of checkpoints, or folders of them", "PATH")]
     config: Annotated[
         str | None, Option("config of a zoo (default: the first that the predictor was fitted on, or the only one)")
     ] = None
-    split: Annotated[str | None, Option("of a zoo: train, validation, test, joined by +, or all (default: test)")] = (
-        None
-    )
+    split: Annotated[str | None, Option("of a zoo: train, validation, test (default), joined by +, or all")] = None
     where: Annotated[str | None, Option("of a zoo: only these rows, e.g. \"optimizer == 'adam'\"", "EXPRESSION")] = None
     predictor: Annotated[str | None, Option("a name of this package, or a file or folder of your own", "NAME")] = None
     top: Annotated[Count, Option("how many rows to print", "N")] = 20

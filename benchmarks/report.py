@@ -90,6 +90,7 @@ _HEADLINE |= {"shakespeare-seeds": None}
 """Config of the front page → the part of it that its rows are of."""
 _GENERATED = "generated"  # folder beside the rows: a published zoo without its weights
 _RUN_COLUMNS = ("status", *HYPERPARAMETERS)
+_PARTS = ("where", "label", "label_checkpoint", "checkpoint")
 _UNSET = ("components", "channels", "entry_range", "tested_config", "tested_checkpoint", "rows")
 _CLONE = Path(__file__).parent.parent
 _INPUTS = "benchmarks.inputs:"
@@ -214,29 +215,21 @@ class _Contents:
         return {name: _over_lists(function) for name, function in numbers.items()} | constants | tables | others
 
     def value(
-        self,
-        benchmark: str,
-        config: str,
-        who: str,
-        metric: str = "tau",
-        *,
-        end: str = "",
-        where: str | None = None,
-        **setting: Value,
+        self, benchmark: str, config: str, who: str, metric: str = "tau", *, end: str = "", **setting: Value
     ) -> float:
         """The value of the one row that fits. What the setting leaves out is not set, and the recipe is the model's.
 
         ``end`` is _low or _high for the ends of an interval.
         """
-        if benchmark == "kendall" and where is None:
-            where = _HEADLINE.get(config)
-        parts = {name: setting.pop(name) for name in ("label", "label_checkpoint", "checkpoint") if name in setting}
+        parts: dict[str, Any] = {name: setting.pop(name) for name in _PARTS if name in setting}
+        if benchmark == "kendall":
+            parts.setdefault("where", _HEADLINE.get(config))
         recipe = MODELS[who].recipe if who in MODELS else "paper"
         plain: dict[str, Value] = {"threshold": 0.0, "recipe": recipe, **dict.fromkeys(_UNSET)}
         wanted = plain | {name: list(value) if isinstance(value, tuple) else value for name, value in setting.items()}
         found = [
             row.value
-            for row in self.index(benchmark, config, where=where, **parts).measured(metric + end, who)
+            for row in self.index(benchmark, config, **parts).measured(metric + end, who)
             if all(row.setting.get(name, plain.get(name)) == value for name, value in wanted.items())
         ]
         if len(found) != 1:

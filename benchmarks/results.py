@@ -38,13 +38,10 @@ FOLDER = _COMMITTED if _COMMITTED.is_dir() else Path("results")
 """The folder of rows: the committed ones of a clone; for an installed package, a folder in the current one."""
 _MAX_BYTES = 64 << 20
 """The most that is read from a file of rows; the largest has 6 MB."""
-_OfPredictors = Literal[
-    "kendall", "ablation_components", "ablation_width", "augmentation", "transfer", "rows", "recipe", "scale"
-]
-_OfRuns = Literal[
-    "curves", "census", "fidelity", "fresh", "merge", "speed.generation", "speed.loader", "speed.nfn", "soak"
-]
-_Benchmark = Literal[_OfPredictors, _OfRuns]
+_OfTrials = Literal["kendall", "ablation_components", "ablation_width", "augmentation", "transfer", "rows"]
+_OfZoos = Literal["recipe", "scale", "curves", "census", "fidelity", "fresh", "merge"]
+_OfMachines = Literal["speed.generation", "speed.loader", "speed.nfn", "soak"]
+_Benchmark = Literal[_OfTrials, _OfZoos, _OfMachines]
 _Finite = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
 _WRITTEN_FIRST = ("benchmark", "config", "model", "variant", "setting", "metric", "value", "stderr", "n")
 Scalar = str | int | float | bool | None
