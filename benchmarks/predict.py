@@ -23,7 +23,7 @@ class _Options:
     config: Annotated[
         str | None, Option("config of a zoo (default: the first that the predictor was fitted on, or the only one)")
     ] = None
-    split: Annotated[str | None, Option("of a zoo: train, validation, test (default), joined by +, or all")] = None
+    split: Annotated[str | None, Option("train, validation, test of a zoo, joined by +, or all (default: test)")] = None
     where: Annotated[str | None, Option("of a zoo: only these rows, e.g. \"optimizer == 'adam'\"", "EXPRESSION")] = None
     predictor: Annotated[str | None, Option("a name of this package, or a file or folder of your own", "NAME")] = None
     top: Annotated[Count, Option("how many rows to print", "N")] = 20
