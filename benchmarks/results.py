@@ -206,25 +206,18 @@ class ResultIndex:
     rows: tuple[Result, ...]
 
     @classmethod
-    def latest(
-        cls,
-        rows: Iterable[Result],
-        config: str,
-        where: str | None = None,
-        folds: int | None = None,
-        label: str | None = None,
-        label_checkpoint: str | None = None,
-        checkpoint: str | None = None,
-    ) -> "ResultIndex":
-        """The rows of a config, a selection (None: of all checkpoints), a number of folds (None: of the zoo's own
-        splits), a label (None: the usual one of the config's task) and a checkpoint (None: the last one), only those
-        of the last zoo and number of epochs. Rows of test accuracy have no label in their setting."""
-        what: Setting = {
-            "where": None if where is None else Selection.parse(where).expression,
-            "folds": folds,
-            "label": named_label(label or usual_label_of(config)),
-            "label_checkpoint": label_checkpoint,
-        }
+    def latest(cls, rows: Iterable[Result], config: str, where: str | None = None, **parts: Any) -> "ResultIndex":
+        """The rows of a config and a selection (None: of all checkpoints), only those of the last zoo and number of
+        epochs.
+
+        ``parts`` are other settings that they have: the number of ``folds`` (if it is not given: the zoo's own splits),
+        the ``label`` (the usual one of the config's task), the ``label_checkpoint`` (that of the weights) and the
+        ``checkpoint`` (the last one). Rows of test accuracy have no label in their setting.
+        """
+        selection = None if where is None else Selection.parse(where).expression
+        what = {"where": selection, "folds": None, "label_checkpoint": None} | parts
+        what["label"] = named_label(what.get("label") or usual_label_of(config))
+        checkpoint = what.pop("checkpoint", None)
         own = (row for row in rows if row.config == config)
         kept = [row for row in own if all(row.setting.get(name) == value for name, value in what.items())]
         if checkpoint is not None:
