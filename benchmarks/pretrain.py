@@ -72,7 +72,7 @@ _TEMPLATE = Path(__file__).parent / "templates" / "predictor.toml.j2"
 _MAX_FILE = 5_000_000
 
 
-def _read(options: _Options, zoo: PublishedZoo) -> list[BenchmarkData]:
+def _read(options: _Options, zoo: PublishedZoo) -> list[tuple[BenchmarkData, HeldOutRows]]:
     """The configs; a ValueError where one predictor cannot read all of them."""
     names = tuple(dict.fromkeys(choose_configs(options.zoo, options.config)))
     for name in names:
@@ -82,15 +82,18 @@ def _read(options: _Options, zoo: PublishedZoo) -> list[BenchmarkData]:
     for name in names:
         chosen = {"checkpoint": options.checkpoint, "label": options.label, "device": device}
         data = BenchmarkData.from_zoo(options.zoo, name, **chosen)
-        counts = map(len, (data.train, data.validation, data.open_test()))
+        held_out = HeldOutRows.read(options.zoo, name, data.checkpoint)
+        counts = map(len, (data.train, data.validation, held_out.keys))
         require_rows(name, dict(zip(SPLITS, counts, strict=True)), MIN_ROWS)
-        found.append(data)
+        found.append((data, held_out))
     return found
 
 
-def _joined(parts: Sequence[BenchmarkData]) -> BenchmarkData:
-    """All configs as one. A run that they have in several splits is kept in the last of them alone."""
-    tested = np.concatenate([part.open_test().runs for part in parts])
+def _joined(parts: Sequence[BenchmarkData], tested: Sequence[str]) -> BenchmarkData:
+    """All configs as one. A run that they have in several splits is kept in the last of them alone.
+
+    ``tested`` are the runs of the test splits.
+    """
     train, validation = (
         reduce(Checkpoints.with_rows_of, (getattr(part, split) for part in parts)).apart_from(tested)
         for split in ("train", "validation")
@@ -125,7 +128,7 @@ def _measured(outcome: Outcome, pretrained: Pretrained) -> dict[str, Any]:
 
 
 def _tests(
-    joined: BenchmarkData, data: BenchmarkData, zoo: str, fitted: Fitted, pretrained: Pretrained
+    joined: BenchmarkData, data: BenchmarkData, held_out: HeldOutRows, fitted: Fitted, pretrained: Pretrained
 ) -> Iterator[dict[str, Any]]:
     """Tests the stored predictor on a config; and on its configurations that are not in train, if these are fewer."""
     name = type(pretrained.predictor).__name__
@@ -135,7 +138,7 @@ def _tests(
         "config": data.config,
         "configurations": "all",
         **_measured(after, pretrained),
-        "sha256": HeldOutRows.read(zoo, data.config, data.checkpoint).sha256,
+        "sha256": held_out.sha256,
         "tau_before_storing": round(kendall_tau(before.predicted, before.truth), 4),
         "largest_change_by_storing": float(f"{np.abs(before.predicted - after.predicted).max():.2g}"),
     }
@@ -171,8 +174,9 @@ def main(options: _Options) -> None:
     if beside.exists() and (older is None or "predictor" not in older.card):
         raise ValueError(f"{beside} exists and is not the card of a predictor: choose another --out")
     zoo = PublishedZoo.read(find_folder(options.zoo, only_manifest=True))
-    parts = _read(options, zoo)
-    joined = _joined(parts)
+    configs = _read(options, zoo)
+    parts = [data for data, _ in configs]
+    joined = _joined(parts, [run for _, rows in configs for run, _ in rows.keys])
     train, validation = joined.train, joined.validation
     model = known_models()["response_nfn" if train.spec.causal else "gauge_nfn"]
     build = builder(model.name, train.spec, None, None)
@@ -187,7 +191,7 @@ def main(options: _Options) -> None:
         file = Path(scratch) / options.out.name
         size = save_pretrained(fitted.predictor, interval, file, rows.label)
         pretrained = load_pretrained(file)
-        tests = [test for data in parts for test in _tests(joined, data, options.zoo, fitted, pretrained)]
+        tests = [test for config in configs for test in _tests(joined, *config, fitted, pretrained)]
         card = _card(
             name=file.stem,
             zoo=Path(options.zoo).name,

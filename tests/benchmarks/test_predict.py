@@ -133,7 +133,7 @@ def test_a_run_of_two_configs_is_on_one_side_of_every_split() -> None:
         train=replace(other.train, metadata=other.train.metadata.assign(run_id=train)),
         validation=replace(other.validation, metadata=other.validation.metadata.assign(run_id=validation)),
     )
-    joined = pretrain._joined([one, other])
+    joined = pretrain._joined([one, other], list(one.open_test().runs))
     assert joined.train.runs.tolist() == [*one.train.runs[1:], "a", "b", "c"], "each run once"
     assert joined.validation.runs.tolist() == [*one.validation.runs, in_train, "d"]
     for rows in (joined.train, joined.validation):
