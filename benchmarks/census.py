@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, cast
 
+from benchmarks.options import Rows
 from zoo.command import Argument, Command, Option
 
 
 @dataclass(frozen=True)
 class _Options:
     runs: Annotated[Path, Argument("folder with the generated shards", "RUNS")] = Path("runs")
-    out: Annotated[
-        Path | None, Option("folder of the rows (default: the committed ones of a clone, else results)", "DIR")
-    ] = None
+    out: Rows = None
     dry_run: Annotated[bool, Option("print the table without storing its rows")] = False
 
 
@@ -64,26 +63,23 @@ def _count(config: str, shards: Sequence[Shard]) -> list[Result]:
 def census_table(rows: Iterable[Result]) -> str:
     """One line per config, shards, preset and device, with the numbers of the last census."""
     censuses: dict[tuple[str, ...], dict[str, float]] = {}
-    sizes: dict[tuple[str, ...], float | None] = {}
     for row in rows:
         shards = _named(cast("list[int]", row.setting["shards"]))
         what = (row.config, shards, f"{row.setting['preset']} preset", row.device)
         if row.metric == "runs":  # the first row of a census
-            censuses[what] = {}
+            spec = SPECS.get(task_of(row.config))  # the paper's grid does not have other tasks
+            run_bytes = len(CHECKPOINTS) * spec.num_parameters * _BYTES_PER_WEIGHT if spec else 0
+            censuses[what] = {"grid_gigabytes": _RUNS_PER_TASK * run_bytes / 1e9}
         censuses[what][row.metric] = row.value
-        spec = SPECS.get(task_of(row.config))  # the paper's grid does not have other tasks
-        weights = _RUNS_PER_TASK * len(CHECKPOINTS) * spec.num_parameters if spec else None
-        sizes[what] = weights and weights * _BYTES_PER_WEIGHT / 1e9
-    return render_table("census", censuses=censuses, grid=_RUNS_PER_TASK, grid_gigabytes=sizes)
+    return render_table("census", censuses=censuses, grid=_RUNS_PER_TASK)
 
 
 def _named(shards: Sequence[int]) -> str:
     """Such as "shard 3", "shards 0 to 3" or, where some between are missing, "shards 0, 2, 5"."""
     first, last = shards[0], shards[-1]
-    if len(shards) == 1:
-        return f"shard {first}"
-    in_a_row = list(shards) == list(range(first, last + 1))
-    return f"shards {first} to {last}" if in_a_row else f"shards {', '.join(map(str, shards))}"
+    if list(shards) != list(range(first, last + 1)):
+        return f"shards {', '.join(map(str, shards))}"
+    return f"shard {first}" if first == last else f"shards {first} to {last}"
 
 
 @_command

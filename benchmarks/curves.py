@@ -22,10 +22,7 @@ from zoo.command import DEFAULT_NAME, Command, Option, ZooName
 class _Options:
     zoo: ZooName = DEFAULT_NAME
     config: Configs = None
-    epochs: Annotated[tuple[Count, ...], Option("after how many epochs; those below the last one count", "N")] = (
-        *(1, 2, 5),
-        *(10, 20, 50),
-    )
+    epochs: Annotated[tuple[Count, ...], Option("after how many epochs, fewer than all", "N")] = (1, 2, 5, 10, 20, 50)
     out: Annotated[Path, Option("folder to write to", "DIR")] = Path("results")
 
 

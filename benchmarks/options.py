@@ -19,6 +19,8 @@ Reads = Literal["weights", "hyperparameters", "probes", "real_inputs"]
 Configs = Annotated[tuple[str, ...] | None, Option("configs of the zoo (default: its only one, else mnist)", "CONFIG")]
 Models = Annotated[tuple[str, ...], Option("which to fit; module:Class is a predictor of your own", "MODEL")]
 Epochs = Annotated[Count, Option("epochs of neural predictors")]
+Clone = Annotated[Path | None, Option("a clone of the repository (default: this one, or the current folder)", "DIR")]
+Rows = Annotated[Path | None, Option("folder of the rows (default: benchmarks/results of a clone, or results)", "DIR")]
 Jobs = Annotated[Count | None, Option("threads of the tree models (default: as many as torch uses)")]
 
 
@@ -48,10 +50,7 @@ class TableOptions:
         str | None,
         Option("take the label of each run from this checkpoint: a forecast (default: that of the weights)", "LABEL"),
     ] = None
-    where: Annotated[
-        str | None,
-        Option('only these rows of each split, such as "train_fraction >= 0.8" (default: all)', "EXPRESSION"),
-    ] = None
+    where: Annotated[str | None, Option('only these rows of each split, e.g. "dropout > 0"', "EXPRESSION")] = None
     device: Device = "auto"
     jobs: Jobs = None
     out: Annotated[Path, Option("folder to write to", "DIR")] = Path("results")

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from benchmarks.options import Rows
 from zoo.command import Command, Option
 from zoo.page.options import PageOptions
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Options(PageOptions):
-    results: Annotated[
-        Path | None, Option("folder of the rows and their cells (default: the committed ones, or results)", "DIR")
-    ] = None
+    results: Rows = None
     leaderboard: Annotated[Path, Option("folder of the submissions", "DIR")] = Path(__file__).parent / "submissions"
 
 

@@ -56,14 +56,14 @@ def scatter(outcomes: Mapping[str, Outcome], title: str, path: Path, label: str 
     columns = min(4, len(outcomes))
     lines = math.ceil(len(outcomes) / columns)
     figure = new_figure(2.7 * columns, 2.9 * lines)
-    panels = list(figure.subplots(lines, columns, squeeze=False).flat)
     models = known_models()
     colors = {name: _color_of(number) for number, name in enumerate(models)}
     accuracies = label == "test_accuracy"
     scaled = _stretched if accuracies else lambda goodness: direction_of(label) * goodness
     values = np.concatenate([scaled(side) for each in outcomes.values() for side in (each.truth, each.predicted)])
     ends = _stretched(np.array([0.0, 1.0])) if accuracies else np.array([values.min(), values.max()])
-    for panel, (name, outcome) in zip(panels, outcomes.items(), strict=False):
+    for place, (name, outcome) in enumerate(outcomes.items(), start=1):
+        panel = figure.add_subplot(lines, columns, place)
         panel.plot(ends, ends, color="#bbbbbb", linewidth=1, zorder=0)
         truth, predicted = scaled(outcome.truth), scaled(outcome.predicted)
         panel.scatter(truth, predicted, s=6, alpha=0.6, color=colors[name], linewidths=0)
@@ -72,8 +72,6 @@ def scatter(outcomes: Mapping[str, Outcome], title: str, path: Path, label: str 
         tau = kendall_tau(outcome.predicted, outcome.truth, outcome.folds)
         panel.set_title(fill(f"{models[name].title}, τ {tau:.3f}", _TITLE_WIDTH), fontsize=9)
         panel.set(xlabel=label.replace("_", " "), ylabel="predicted", xlim=ends, ylim=ends, aspect="equal")
-    for panel in panels[len(outcomes) :]:
-        panel.set_visible(False)
     figure.suptitle(title)
     return save(figure, path)
 

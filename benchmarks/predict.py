@@ -19,16 +19,11 @@ from zoo.command import Argument, Command, Option, how_many, printable
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    paths: Annotated[
-        tuple[str, ...],
-        Argument("zoo such as small-transformer-zoo, files of checkpoints, or folders of them", "PATH"),
-    ]
+    paths: Annotated[tuple[str, ...], Argument("a zoo, files of checkpoints, or folders of them", "PATH")]
     config: Annotated[
         str | None, Option("config of a zoo (default: the first that the predictor was fitted on, or the only one)")
     ] = None
-    split: Annotated[str | None, Option("of a zoo: train, validation, test, joined by +, or all (default: test)")] = (
-        None
-    )
+    split: Annotated[str | None, Option("train, validation, test of a zoo, joined by +, or all (default: test)")] = None
     where: Annotated[str | None, Option("of a zoo: only these rows, e.g. \"optimizer == 'adam'\"", "EXPRESSION")] = None
     predictor: Annotated[str | None, Option("a name of this package, or a file or folder of your own", "NAME")] = None
     top: Annotated[Count, Option("how many rows to print", "N")] = 20
@@ -166,8 +161,7 @@ def _zoo_ranking(path: str, options: _Options) -> tuple[str, pd.DataFrame]:
         names = [name for name in pretrained_names() if load_pretrained(name).spec == reader.spec]
         if not names:
             raise ValueError(f"no fitted predictor of this package reads {reader.config}: name one with --predictor")
-        preferred = (name for name in (reader.config, reader.spec.task) if name in names)
-        ranker = _Ranker.load(next(preferred, names[0]))
+        ranker = _Ranker.load(max(names, key=lambda name: (name == reader.config, name == reader.spec.task)))
     elif ranker.spec != reader.spec:
         unlike = differences(ranker.spec, reader.spec)
         raise ValueError(f"{ranker.name} reads {ranker.spec.task} transformers, these are others: {unlike}")

@@ -10,9 +10,9 @@ each config. `nfn.load_pretrained` and `benchmarks.predict` read it.
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
-from benchmarks.options import EPOCHS, Epochs
+from benchmarks.options import EPOCHS, Configs, Epochs
 from zoo.checked import Seed
 from zoo.command import DEFAULT_NAME, Command, Device, Option, ZooName
 
@@ -22,14 +22,9 @@ _SUFFIX = ".safetensors"
 @dataclass(frozen=True, kw_only=True)
 class _Options:
     zoo: ZooName = DEFAULT_NAME
-    config: Annotated[
-        tuple[str, ...] | None,
-        Option("configs of one task, to fit on together (default: the zoo's only one, else mnist)", "CONFIG"),
-    ] = None
+    config: Configs = None
     checkpoint: Annotated[str, Option("one of the configs', or all", "LABEL")] = "all"
-    label: Annotated[str | None, Option("what to predict (default: test_accuracy, test_loss of language models)")] = (
-        None
-    )
+    label: Annotated[str | None, Option("to predict (default: test_accuracy, test_loss of language models)")] = None
     seed: Annotated[Seed, Option("seed of the fit")] = 0
     epochs: Epochs = EPOCHS
     device: Device = "auto"
@@ -77,18 +72,9 @@ _TEMPLATE = Path(__file__).parent / "templates" / "predictor.toml.j2"
 _MAX_FILE = 5_000_000
 
 
-class _Config(NamedTuple):
-    """One config that is fitted on; ``own_seeds`` is false where all its runs share one."""
-
-    data: BenchmarkData
-    held_out: HeldOutRows
-    own_seeds: bool
-
-
-def _read(options: _Options) -> list[_Config]:
+def _read(options: _Options, zoo: PublishedZoo) -> list[tuple[BenchmarkData, HeldOutRows]]:
     """The configs; a ValueError where one predictor cannot read all of them."""
     names = tuple(dict.fromkeys(choose_configs(options.zoo, options.config)))
-    zoo = PublishedZoo.read(find_folder(options.zoo, only_manifest=True))
     for name in names:
         if unlike := differences(zoo.config(names[0]).spec, zoo.config(name).spec):
             raise ValueError(f"{names[0]} and {name} differ: {unlike}; a predictor reads one kind of transformer")
@@ -97,9 +83,9 @@ def _read(options: _Options) -> list[_Config]:
         chosen = {"checkpoint": options.checkpoint, "label": options.label, "device": device}
         data = BenchmarkData.from_zoo(options.zoo, name, **chosen)
         held_out = HeldOutRows.read(options.zoo, name, data.checkpoint)
-        counts = (len(data.train), len(data.validation), len(held_out.keys))
+        counts = map(len, (data.train, data.validation, held_out.keys))
         require_rows(name, dict(zip(SPLITS, counts, strict=True)), MIN_ROWS)
-        found.append(_Config(data, held_out, zoo.config(name).seeds != SHARED_SEED))
+        found.append((data, held_out))
     return found
 
 
@@ -141,22 +127,24 @@ def _measured(outcome: Outcome, pretrained: Pretrained) -> dict[str, Any]:
     }
 
 
-def _tests(joined: BenchmarkData, config: _Config, fitted: Fitted, pretrained: Pretrained) -> Iterator[dict[str, Any]]:
+def _tests(
+    joined: BenchmarkData, data: BenchmarkData, held_out: HeldOutRows, fitted: Fitted, pretrained: Pretrained
+) -> Iterator[dict[str, Any]]:
     """Tests the stored predictor on a config; and on its configurations that are not in train, if these are fewer."""
     name = type(pretrained.predictor).__name__
-    unseen, every = map(joined.tested_on, joined.test_elsewhere(config.data))
+    unseen, every = map(joined.tested_on, joined.test_elsewhere(data))
     before, after = (every.judge(model, 0.0, name) for model in (fitted, _stored(pretrained)))
     yield {
-        "config": config.data.config,
+        "config": data.config,
         "configurations": "all",
         **_measured(after, pretrained),
-        "sha256": config.held_out.sha256,
+        "sha256": held_out.sha256,
         "tau_before_storing": round(kendall_tau(before.predicted, before.truth), 4),
         "largest_change_by_storing": float(f"{np.abs(before.predicted - after.predicted).max():.2g}"),
     }
     new = unseen.judge(_stored(pretrained), 0.0, name)
     if MIN_ROWS <= len(new.truth) < len(after.truth):
-        yield {"config": config.data.config, "configurations": "unseen", **_measured(new, pretrained)}
+        yield {"config": data.config, "configurations": "unseen", **_measured(new, pretrained)}
 
 
 def _card(**known: Any) -> bytes:
@@ -166,14 +154,6 @@ def _card(**known: Any) -> bytes:
     )
     environment.filters["toml"] = toml_value
     return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(known).encode()
-
-
-def _check_replaceable(path: Path) -> None:
-    """Refuses to replace anything but an older predictor and its card: NAME.toml may be a task file of the user's."""
-    beside = path.with_suffix(CARD_SUFFIX)
-    card = load_pretrained(path).card if path.exists() else {}
-    if beside.exists() and "predictor" not in card:
-        raise ValueError(f"{beside} exists and is not the card of a predictor: choose another --out")
 
 
 def _replace_pair(path: Path, predictor: bytes, card: bytes) -> None:
@@ -189,17 +169,20 @@ def _replace_pair(path: Path, predictor: bytes, card: bytes) -> None:
 
 @_command
 def main(options: _Options) -> None:
-    _check_replaceable(options.out)
-    configs = _read(options)
-    joined = _joined(
-        [config.data for config in configs], [run for config in configs for run, _ in config.held_out.keys]
-    )
+    # only an older predictor and its card are replaced: NAME.toml may be a task file of the user's
+    beside, older = options.out.with_suffix(CARD_SUFFIX), load_pretrained(options.out) if options.out.exists() else None
+    if beside.exists() and (older is None or "predictor" not in older.card):
+        raise ValueError(f"{beside} exists and is not the card of a predictor: choose another --out")
+    zoo = PublishedZoo.read(find_folder(options.zoo, only_manifest=True))
+    configs = _read(options, zoo)
+    parts = [data for data, _ in configs]
+    joined = _joined(parts, [run for _, rows in configs for run, _ in rows.keys])
     train, validation = joined.train, joined.validation
     model = known_models()["response_nfn" if train.spec.causal else "gauge_nfn"]
     build = builder(model.name, train.spec, None, None)
     (fitted,) = train_together(build, (options.seed,), train, validation, RECIPES[model.recipe], options.epochs)
     assert fitted.predictor is not None
-    calibrated = [config.data for config in configs if config.own_seeds] or [config.data for config in configs]
+    calibrated = [data for data in parts if zoo.config(data.config).seeds != SHARED_SEED] or parts
     runs = np.concatenate([data.validation.runs for data in calibrated])
     rows = validation.take(np.flatnonzero(np.isin(validation.runs, runs)))
     sides = (direction_of(rows.label) * side for side in (fitted.predict(rows), rows.truth()))
@@ -208,11 +191,11 @@ def main(options: _Options) -> None:
         file = Path(scratch) / options.out.name
         size = save_pretrained(fitted.predictor, interval, file, rows.label)
         pretrained = load_pretrained(file)
-        tests = [test for config in configs for test in _tests(joined, config, fitted, pretrained)]
+        tests = [test for config in configs for test in _tests(joined, *config, fitted, pretrained)]
         card = _card(
             name=file.stem,
             zoo=Path(options.zoo).name,
-            configs=[config.data for config in configs],
+            configs=parts,
             calibrated=calibrated,
             train=train,
             validation=validation,

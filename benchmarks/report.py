@@ -13,7 +13,7 @@ benchmarks/results/ are made anew each time, from the submissions of the clone. 
     {{ with_interval(lead, "mnist", "gauge_nfn") }}   0.048 [0.026, 0.072]
     {{ tau("mnist", ["mlp", "statnn"]).max() }}       a list makes an array over its choices
     {{ value("census", "mnist", "shards", "runs") }}  a row of any benchmark, by its model or variant and its metric
-    {{ runs("mnist")|length }}                        2,000: the final test accuracies of the generated runs, an array
+    {{ runs("mnist")|length }}                        2,000: the final test accuracies or losses of the generated runs
     {{ table("kendall", "mnist") }}                   a layout of templates/tables/, here from the rows of kendall
     {{ data_note("agnews") }}                         what the readers of its tables must know about its data
     {{ title(ours) }}                                 Gauge-NFN: the best reader of weights on the front page
@@ -27,18 +27,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from benchmarks.options import SIX_MODELS, Clone, Rows
 from zoo.command import DEFAULT_NAME, Command, Option
 
 
 @dataclass(frozen=True)
 class _Options:
     check: Annotated[bool, Option("write nothing, exit with 1 where a document is out of date")] = False
-    root: Annotated[
-        Path | None, Option("a clone of the repository (default: this one, or the current folder)", "DIR")
-    ] = None
-    results: Annotated[Path | None, Option("folder of the rows (default: benchmarks/results of the clone)", "DIR")] = (
-        None
-    )
+    root: Clone = None
+    results: Rows = None
 
 
 _command = Command(__name__, "benchmarks.report", __doc__, _Options, lambda _: ("matplotlib", "scipy"))
@@ -48,7 +45,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial, wraps
 
 import jinja2
@@ -60,16 +57,14 @@ from benchmarks.census import census_table
 from benchmarks.curves import READS
 from benchmarks.leaderboard.submission import rank, submissions_in
 from benchmarks.models.registry import MODELS
-from benchmarks.options import SIX_MODELS
 from benchmarks.plots import first_predictions, headline_plot, scatter, tau_by_rows, tau_by_threshold
 from benchmarks.results import Result, ResultIndex, Value, usual_label_of
-from benchmarks.tables import leader, render_table, table, with_data_notes
+from benchmarks.tables import leader, render_table, with_data_notes
 from nfn import load_pretrained
 from nfn.predictors.storage import pretrained_names
-from zoo.format.hyperparameters import DISTINCT_SEEDS, HYPERPARAMETERS
-from zoo.format.manifest import MANIFEST_FILE
+from zoo.format.hyperparameters import HYPERPARAMETERS
 from zoo.format.published import RUNS_FILE, PublishedZoo
-from zoo.format.record import config_name, task_of
+from zoo.format.record import task_of
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA
 from zoo.format.table_file import read_table
 from zoo.plots import plot_histograms
@@ -90,10 +85,12 @@ _PLOTS = "plots"
 _CONFIGS = ("mnist", "agnews")
 _IN_BOTH = {"mnist": "train_fraction >= 0.8", "agnews": "train_fraction >= 0.9"}
 """Config → the part of its grid that was trained with either kind of seeds: three and two of its first four shards."""
-_WITH_SEEDS = {config: config_name(config, DISTINCT_SEEDS) for config in _CONFIGS}
+_HEADLINE = dict.fromkeys(_CONFIGS) | {f"{config}-seeds": part for config, part in _IN_BOTH.items()}
+_HEADLINE |= {"shakespeare-seeds": None}
+"""Config of the front page → the part of it that its rows are of."""
 _GENERATED = "generated"  # folder beside the rows: a published zoo without its weights
 _RUN_COLUMNS = ("status", *HYPERPARAMETERS)
-_ACCURACY_EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0)
+_PARTS = ("where", "label", "label_checkpoint", "checkpoint")
 _UNSET = ("components", "channels", "entry_range", "tested_config", "tested_checkpoint", "rows")
 _CLONE = Path(__file__).parent.parent
 _INPUTS = "benchmarks.inputs:"
@@ -114,9 +111,7 @@ def _render(root: Path, rows: Path, documents: Iterable[str] = tuple(_DOCUMENTS)
     def leaderboard(top: int | None = None) -> str:
         return render_table("leaderboard", rankings=[each | {"entries": each["entries"][:top]} for each in rankings])
 
-    losses = _losses(root, rows)
-    environment.globals |= _Contents(rows).names() | {"leaderboard": leaderboard}
-    environment.globals["losses"] = lambda config: losses[config]["test_loss"].to_numpy()
+    environment.globals |= _Contents(rows, root).names() | {"leaderboard": leaderboard}
     environment.filters["digits"] = lambda number, digits: f"{number:.{digits}f}"
     texts = {document: _rendered(environment, document, root, rows) for document in documents}
     if rankings or (root / _RANKING).exists():
@@ -170,10 +165,10 @@ def _over_lists(function: Callable[..., float]) -> Callable[..., Any]:
 class _Contents:
     """Everything that a template can call: numbers first, then tables."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, root: Path = _CLONE) -> None:
         self.folder = folder
         self.index = cache(partial(_index_of, folder))
-        self.final_runs = cache(partial(_final_runs, folder / _GENERATED, "test_accuracy"))
+        self.final_runs = cache(partial(_final_runs, folder, root))
 
     def names(self) -> dict[str, Any]:
         kendall = partial(self.value, "kendall")
@@ -188,8 +183,8 @@ class _Contents:
             "barrier": partial(self.value, "merge", metric="barrier", label="test_accuracy"),
             "transfer": self.transfer,
             "curve": partial(self.value, "rows", metric="tau_extrapolated", rows=paper.TRAIN_ROWS),
-            "paper": _of_paper,
-            "below_paper": lambda config, who, at: _of_paper(config, who, at) - kendall(config, who, threshold=at),
+            "paper": lambda of, who, threshold=0.0: paper.KENDALL[of][who][threshold][0],
+            "below_paper": lambda of, who, at: paper.KENDALL[of][who][at][0] - kendall(of, who, threshold=at),
         }
         constants = {
             "both": _IN_BOTH,
@@ -205,7 +200,7 @@ class _Contents:
             "table": self.table,
             "headline": lambda: render_table("headline", _headline_zoos(self.folder)),
             "census": lambda: census_table(self.rows("census")),
-            "accuracies": lambda: _accuracies_table({name: self.runs(name) for name in self.final_runs()}),
+            "accuracies": lambda: render_table("accuracies", runs=self.final_runs()),
             "speed": lambda: render_table("speed", rows=self.rows("speed.generation", "speed.nfn", "speed.loader")),
             "fidelity": lambda: render_table("fidelity", rows=self.rows("fidelity")),
             "merge": lambda: render_table("merge", rows=self.rows("merge")),
@@ -213,9 +208,7 @@ class _Contents:
             "curves": lambda: render_table("curves", rows=self.rows("curves"), reads=READS),
             "inputs": self.inputs,
             "recipes": partial(self.table, "recipe", label="test_accuracy"),  # these rows have no label
-            "pretrained": lambda: render_table(
-                "pretrained", cards={n: load_pretrained(n).card for n in pretrained_names()}
-            ),
+            "pretrained": lambda: render_table("pretrained", named={n: load_pretrained(n) for n in pretrained_names()}),
             "data_note": self.data_note,
         }
         others = {"runs": self.runs, "with_interval": _with_interval, "spread": np.ptp, "median": np.median}
@@ -223,29 +216,21 @@ class _Contents:
         return {name: _over_lists(function) for name, function in numbers.items()} | constants | tables | others
 
     def value(
-        self,
-        benchmark: str,
-        config: str,
-        who: str,
-        metric: str = "tau",
-        *,
-        end: str = "",
-        where: str | None = None,
-        **setting: Value,
+        self, benchmark: str, config: str, who: str, metric: str = "tau", *, end: str = "", **setting: Value
     ) -> float:
         """The value of the one row that fits. What the setting leaves out is not set, and the recipe is the model's.
 
         ``end`` is _low or _high for the ends of an interval.
         """
-        if benchmark == "kendall" and where is None:
-            where = next((_IN_BOTH[task] for task, name in _WITH_SEEDS.items() if name == config), None)
-        parts = {name: setting.pop(name) for name in ("label", "label_checkpoint", "checkpoint") if name in setting}
+        parts: dict[str, Any] = {name: setting.pop(name) for name in _PARTS if name in setting}
+        if benchmark == "kendall":
+            parts.setdefault("where", _HEADLINE.get(config))
         recipe = MODELS[who].recipe if who in MODELS else "paper"
         plain: dict[str, Value] = {"threshold": 0.0, "recipe": recipe, **dict.fromkeys(_UNSET)}
         wanted = plain | {name: list(value) if isinstance(value, tuple) else value for name, value in setting.items()}
         found = [
             row.value
-            for row in self.index(benchmark, config, where=where, **parts).measured(metric + end, who)
+            for row in self.index(benchmark, config, **parts).measured(metric + end, who)
             if all(row.setting.get(name, plain.get(name)) == value for name, value in wanted.items())
         ]
         if len(found) != 1:
@@ -267,9 +252,9 @@ class _Contents:
         return tau(entry_range=entry_range) - tau()
 
     def runs(self, config: str, where: str | None = None) -> np.ndarray:
-        """Final test accuracies of the generated runs."""
+        """Final test accuracies of the generated runs, or losses of language models."""
         runs = self.final_runs()[config]
-        return runs["test_accuracy"].to_numpy()[select(runs, where)]
+        return runs[usual_label_of(config)].to_numpy()[select(runs, where)]
 
     def rows(self, *benchmarks: str) -> list[Result]:
         return [row for name in benchmarks for row in results.read(name, self.folder)]
@@ -297,16 +282,9 @@ class _Contents:
 
     def data_note(self, *configs: str) -> str:
         """A sentence about the configs whose transformers did not see all data of their task."""
-        notes = {}
-        if (self.folder / _GENERATED / MANIFEST_FILE).is_file():
-            zoo = PublishedZoo.read(self.folder / _GENERATED)
-            notes = {name: config.data_note() for name, config in zoo.configs.items()}
+        zoo = PublishedZoo.read(self.folder / _GENERATED)
         # configs with other seeds have the same data
-        return with_data_notes("", {config: notes.get(task_of(config)) for config in configs}).strip()
-
-
-def _of_paper(config: str, who: str, threshold: float = 0.0) -> float:
-    return paper.KENDALL[config][who][threshold][0]
+        return with_data_notes("", {config: zoo.config(task_of(config)).data_note() for config in configs}).strip()
 
 
 def _with_interval(number: Callable[..., float], *values: Any, sign: int = 1, **named: Any) -> str:
@@ -326,50 +304,38 @@ def _index_of(folder: Path, benchmark: str, config: str, **parts: Any) -> Result
 
 def _indexes(rows: Sequence[Result], **parts: Any) -> dict[str, ResultIndex]:
     """Config → its rows, by its usual label unless ``parts`` has another, for every config that has some."""
-    indexes = {
-        config: ResultIndex.latest(rows, config, **parts) for config in dict.fromkeys(row.config for row in rows)
-    }
+    configs = dict.fromkeys(row.config for row in rows)
+    indexes = {config: ResultIndex.latest(rows, config, **parts) for config in configs}
     return {config: index for config, index in indexes.items() if index.rows}
 
 
 def _headline_zoos(folder: Path) -> dict[str, ResultIndex]:
     """Title → the rows of a zoo, for those of the front page's five that were measured."""
-    rows = results.read("kendall", folder)
-    zoos = {KNOWN[config].title: ResultIndex.latest(rows, config) for config in _CONFIGS}
-    zoos |= {
-        f"{KNOWN[config].title}, a seed for each run": ResultIndex.latest(rows, _WITH_SEEDS[config], part)
-        for config, part in _IN_BOTH.items()
-    }
-    zoos[f"{KNOWN['shakespeare'].title}, a seed for each run"] = ResultIndex.latest(rows, "shakespeare-seeds")
+    zoos, rows = {}, results.read("kendall", folder)
+    for config, part in _HEADLINE.items():
+        task = task_of(config)
+        title = KNOWN[task].title + ("" if config == task else ", a seed for each run")
+        zoos[title] = ResultIndex.latest(rows, config, part)
     return {title: index for title, index in zoos.items() if index}
 
 
-def _final_runs(zoo: Path, label: str) -> dict[str, pd.DataFrame]:
-    """Config → its completed runs, of all configs of a zoo that are ranked by a label: hyperparameters, and the label
-    after the last epoch."""
+def _final_runs(folder: Path, root: Path) -> dict[str, pd.DataFrame]:
+    """Config → its completed runs: hyperparameters, and the label that ranks them after the last epoch.
+
+    They lie beside the rows; language models that do not, in the zoo of the clone.
+    """
     configs = {}
-    for path in sorted(zoo.glob(f"*/{RUNS_FILE}")):
-        if usual_label_of(path.parent.name) == label:
-            runs = read_table(path, PUBLISHED_RUN_SCHEMA).select([*_RUN_COLUMNS, label]).to_pandas()
-            completed = runs[runs["status"] == "completed"].reset_index(drop=True)
-            configs[path.parent.name] = completed.assign(**{label: [float(curve[-1]) for curve in completed[label]]})
+    for zoo, label in (
+        (folder / _GENERATED, "test_accuracy"),
+        (root / DEFAULT_NAME, "test_loss"),
+        (folder / _GENERATED, "test_loss"),
+    ):
+        for path in sorted(zoo.glob(f"*/{RUNS_FILE}")):
+            if usual_label_of(path.parent.name) == label:
+                runs = read_table(path, PUBLISHED_RUN_SCHEMA).select([*_RUN_COLUMNS, label]).to_pandas()
+                completed = runs[runs["status"] == "completed"].reset_index(drop=True)
+                configs[path.parent.name] = completed.assign(**{label: completed[label].str[-1].astype(float)})
     return configs
-
-
-def _accuracies_table(accuracies: Mapping[str, np.ndarray]) -> str:
-    """fig:dataset_acc_hist in numbers, from name → final test accuracies of its runs."""
-    lines = []
-    for name, values in accuracies.items():
-        shares = np.histogram(values, _ACCURACY_EDGES)[0] / len(values)
-        ends = (f"{np.median(values):.3f}", f"{values.max():.3f}")
-        lines.append([name, f"{len(values):,}", *(f"{share:.1%}" for share in shares), *ends])
-    intervals = [f"{low:.0%} to {high:.0%}" for low, high in itertools.pairwise(_ACCURACY_EDGES)]
-    return table(["test accuracy after the last epoch", "runs", *intervals, "median", "best"], lines)
-
-
-def _losses(root: Path, folder: Path) -> dict[str, pd.DataFrame]:
-    """Config → the completed runs of language models: those of the bundled zoo, and all where more were generated."""
-    return _final_runs(root / DEFAULT_NAME, "test_loss") | _final_runs(folder / _GENERATED, "test_loss")
 
 
 def write_documents(root: Path, rows: Path) -> Iterator[Path]:
@@ -382,11 +348,10 @@ def write_documents(root: Path, rows: Path) -> Iterator[Path]:
 def _draw(root: Path, folder: Path) -> Iterator[Path]:
     """Draws the plots of every config that has runs or rows. The scatter plots need trials, too."""
     plots = folder / _PLOTS
-    accuracies = _final_runs(folder / _GENERATED, "test_accuracy")
-    for config, runs in (accuracies | _losses(root, folder)).items():
+    for config, runs in _final_runs(folder, root).items():
         label = usual_label_of(config)
-        title, path = f"{config}, after the last epoch", plots / f"{label.removeprefix('test_')}.{config}.png"
-        yield plot_histograms({title: runs[label]}, path, counted="runs")
+        path = plots / f"{label.removeprefix('test_')}.{config}.png"
+        yield plot_histograms({f"{config}, after the last epoch": runs[label]}, path, counted="runs")
     of_tasks = [row for row in results.read("kendall", folder) if row.config in _CONFIGS]
     for config, index in _indexes(of_tasks).items():
         yield tau_by_threshold(index, config, plots / f"kendall.{config}.thresholds.png")

@@ -4,6 +4,7 @@ Tables and plots are made from these rows and from nothing else; ``ResultIndex``
 """
 
 import functools
+import itertools
 import json
 import os
 import platform
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -36,13 +38,10 @@ FOLDER = _COMMITTED if _COMMITTED.is_dir() else Path("results")
 """The folder of rows: the committed ones of a clone; for an installed package, a folder in the current one."""
 _MAX_BYTES = 64 << 20
 """The most that is read from a file of rows; the largest has 6 MB."""
-_OfPredictors = Literal[
-    "kendall", "ablation_components", "ablation_width", "augmentation", "transfer", "rows", "recipe", "scale"
-]
-_OfRuns = Literal[
-    "curves", "census", "fidelity", "fresh", "merge", "speed.generation", "speed.loader", "speed.nfn", "soak"
-]
-_Benchmark = Literal[_OfPredictors, _OfRuns]
+_OfTrials = Literal["kendall", "ablation_components", "ablation_width", "augmentation", "transfer", "rows"]
+_OfZoos = Literal["recipe", "scale", "curves", "census", "fidelity", "fresh", "merge"]
+_OfMachines = Literal["speed.generation", "speed.loader", "speed.nfn", "soak"]
+_Benchmark = Literal[_OfTrials, _OfZoos, _OfMachines]
 _Finite = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
 _WRITTEN_FIRST = ("benchmark", "config", "model", "variant", "setting", "metric", "value", "stderr", "n")
 Scalar = str | int | float | bool | None
@@ -124,11 +123,6 @@ class Result:
         what = (self.benchmark, self.config, self.model, self.variant, self.metric, self.setting)
         return json.dumps(what, sort_keys=True)
 
-    @property
-    def outcome(self) -> tuple[float, float | None, int, str]:
-        """What came out, and how often it was measured on which device."""
-        return self.value, self.stderr, self.n, self.device
-
     def to_dict(self) -> dict[str, Any]:
         """Plain data in a fixed order; only one of model and variant, the one that is set."""
         row = {name: getattr(self, name) for name in (*_WRITTEN_FIRST, *self.__dataclass_fields__)}
@@ -141,17 +135,15 @@ def append(rows: Iterable[Result], folder: Path = FOLDER) -> None:
 
     A file is replaced as a whole, so it never holds half a row, and writers wait for each other.
     """
-    new: dict[str, list[Result]] = defaultdict(list)
-    for row in rows:
-        new[row.benchmark].append(row)
+    name, outcome = attrgetter("benchmark"), attrgetter("value", "stderr", "n", "device")
     folder.mkdir(parents=True, exist_ok=True)
-    for benchmark, measured in new.items():
+    for benchmark, measured in itertools.groupby(sorted(rows, key=name), name):
         path = folder / f"{benchmark}.jsonl"
         with exclusive(folder, busy=None):
-            last = {row.identity(): row.outcome for row in read(benchmark, folder)}
+            last = {row.identity(): outcome(row) for row in read(benchmark, folder)}
             before = path.read_bytes() if path.exists() else b""
             end = "" if not before or before.endswith(b"\n") else "\n"
-            added = (row.to_dict() for row in measured if row.outcome != last.get(row.identity()))
+            added = (row.to_dict() for row in measured if outcome(row) != last.get(row.identity()))
             lines = [f"{json.dumps(row, ensure_ascii=False, allow_nan=False)}\n" for row in added]
             if lines:
                 write_atomically(path, before + "".join([end, *lines]).encode())
@@ -193,13 +185,11 @@ _installed_version = functools.cache(metadata.version)
 """Asked once per process, like the commit: a table has hundreds of rows."""
 
 
+@functools.cache
 def current_commit() -> str:
     """``$ZOO_COMMIT`` if it is set, else the commit of the working tree, with ``+`` if tracked files differ from it."""
-    return os.environ.get("ZOO_COMMIT") or _commit_of_git()
-
-
-@functools.cache
-def _commit_of_git() -> str:
+    if commit := os.environ.get("ZOO_COMMIT"):
+        return commit
     try:
         git = ["git", "-C", str(_COMMITTED.parent)]
         commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
@@ -216,25 +206,18 @@ class ResultIndex:
     rows: tuple[Result, ...]
 
     @classmethod
-    def latest(
-        cls,
-        rows: Iterable[Result],
-        config: str,
-        where: str | None = None,
-        folds: int | None = None,
-        label: str | None = None,
-        label_checkpoint: str | None = None,
-        checkpoint: str | None = None,
-    ) -> "ResultIndex":
-        """The rows of a config, a selection (None: of all checkpoints), a number of folds (None: of the zoo's own
-        splits), a label (None: the usual one of the config's task) and a checkpoint (None: the last one), only those
-        of the last zoo and number of epochs. Rows of test accuracy have no label in their setting."""
-        what: Setting = {
-            "where": None if where is None else Selection.parse(where).expression,
-            "folds": folds,
-            "label": named_label(label or usual_label_of(config)),
-            "label_checkpoint": label_checkpoint,
-        }
+    def latest(cls, rows: Iterable[Result], config: str, where: str | None = None, **parts: Any) -> "ResultIndex":
+        """The rows of a config and a selection (None: of all checkpoints), only those of the last zoo and number of
+        epochs.
+
+        ``parts`` are other settings that they have: the number of ``folds`` (if it is not given: the zoo's own splits),
+        the ``label`` (the usual one of the config's task), the ``label_checkpoint`` (that of the weights) and the
+        ``checkpoint`` (the last one). Rows of test accuracy have no label in their setting.
+        """
+        selection = None if where is None else Selection.parse(where).expression
+        what = {"where": selection, "folds": None, "label_checkpoint": None} | parts
+        what["label"] = named_label(what.get("label") or usual_label_of(config))
+        checkpoint = what.pop("checkpoint", None)
         own = (row for row in rows if row.config == config)
         kept = [row for row in own if all(row.setting.get(name) == value for name, value in what.items())]
         if checkpoint is not None:
@@ -276,13 +259,9 @@ class ResultIndex:
         checkpoint, split, later = map(self._first, ("checkpoint", "split", "label_checkpoint"))
         folds = f"{self.folds} folds{f' of {split}' if split else ''}" if self.folds else ""
         label = "" if self.label == "test_accuracy" and not later else f"by {self.label.replace('_', ' ')}"
-        parts = (
-            name,
-            "all checkpoints" if checkpoint == "all" else checkpoint,
-            folds,
-            label + f" at {later}" * bool(later),
-        )
-        return self.title(", ".join(filter(None, parts)))
+        label += f" at {later}" if later else ""
+        checkpoint = "all checkpoints" if checkpoint == "all" else checkpoint
+        return self.title(", ".join(filter(None, (name, checkpoint, folds, label))))
 
     @property
     def thresholds(self) -> list[float]:

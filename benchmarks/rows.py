@@ -33,7 +33,7 @@ class _Options(TableOptions):
 
 _command = Command(__name__, "benchmarks.rows", __doc__, _Options, lambda _: ("matplotlib", "scipy"))
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from jaxtyping import Float
@@ -87,7 +87,7 @@ class _LearningCurves:
         return self.limit - self.scale * size**-self.exponent
 
 
-def _curve_rows(outcomes: Outcomes, all_rows: int, towards: int) -> list[Result]:
+def _curve_rows(outcomes: Outcomes, all_rows: int, towards: int) -> Iterator[Result]:
     """The curve of every model that was fitted on enough different numbers of rows, and its τ at ``towards`` rows.
 
     ``all_rows`` is the number of rows of trials that were fitted on all. The result rows have the setting of a fit on
@@ -100,21 +100,19 @@ def _curve_rows(outcomes: Outcomes, all_rows: int, towards: int) -> list[Result]
         if entry.rankable:
             size = all_rows if entry.trial.rows is None else entry.trial.rows
             by_model.setdefault(replace(entry.trial, rows=towards, seed=0), {})[size] = entry
-    enough = {trial: entries for trial, entries in by_model.items() if len(entries) >= _LEAST_SIZES}
-    return [row for trial, entries in enough.items() for row in _rows_of_one(trial, entries, towards)]
-
-
-def _rows_of_one(trial: Trial, entries: Mapping[int, Entry], towards: int) -> Iterable[Result]:
-    sizes = list(entries)
-    beyond = Entry(trial, entries[max(sizes)].outcomes)
-    curve = _LearningCurves.fit(sizes, np.array([[float(np.mean(entry.taus())) for entry in entries.values()]]))
-    resampled = np.stack([_resampled_means(entry) for entry in entries.values()], axis=1)
-    whole = np.isfinite(resampled).all(axis=1)
-    continued = np.full(len(resampled), np.nan)
-    continued[whole] = _LearningCurves.fit(sizes, resampled[whole]).at(towards)
-    yield from beyond.rows("tau_extrapolated", curve.at(towards).tolist(), continued)
-    for name in ("limit", "scale", "exponent"):
-        yield from beyond.rows(f"curve_{name}", getattr(curve, name).tolist())
+    for trial, entries in by_model.items():
+        if len(entries) < _LEAST_SIZES:
+            continue
+        sizes = list(entries)
+        beyond = Entry(trial, entries[max(sizes)].outcomes)
+        curve = _LearningCurves.fit(sizes, np.array([[float(np.mean(entry.taus())) for entry in entries.values()]]))
+        resampled = np.stack([_resampled_means(entry) for entry in entries.values()], axis=1)
+        whole = np.isfinite(resampled).all(axis=1)
+        continued = np.full(len(resampled), np.nan)
+        continued[whole] = _LearningCurves.fit(sizes, resampled[whole]).at(towards)
+        yield from beyond.rows("tau_extrapolated", curve.at(towards).tolist(), continued)
+        for name in ("limit", "scale", "exponent"):
+            yield from beyond.rows(f"curve_{name}", getattr(curve, name).tolist())
 
 
 def _resampled_means(entry: Entry) -> Float[np.ndarray, " b"]:
@@ -135,7 +133,7 @@ def main(options: _Options) -> None:
         for size in (*sorted({size for size in options.sizes if size < len(data.train)}), None):
             part = data if size is None else data.with_train_rows(size)
             outcomes |= experiment.run([experiment.trials(part, model, rows=size) for model in models], part)
-        experiment.add(_curve_rows(outcomes, len(data.train), options.towards))
+        experiment.add(list(_curve_rows(outcomes, len(data.train), options.towards)))
         experiment.write(f"rows.{config}.md", config)
         if index := experiment.index(config):
             experiment.announce(tau_by_rows(index, config, experiment.file(f"rows.{config}.png")))

@@ -15,7 +15,7 @@ count that have two runs or more, unless their accuracies are all the same:
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -60,8 +60,7 @@ def _parts(folds: _Folds) -> list[Any]:
 
 def tau_or_zero(predicted: _Values, truth: _Values, folds: _Folds = None) -> float:
     """The same, but a constant prediction ranks nothing and counts as 0."""
-    tau = kendall_tau(predicted, truth, folds)
-    return 0.0 if math.isnan(tau) else tau
+    return float(np.nan_to_num(kendall_tau(predicted, truth, folds)))
 
 
 def many_kendall_taus(predicted: Float[Tensor, "m n"], truth: Float[Tensor, " n"]) -> Float[Tensor, " m"]:
@@ -78,13 +77,17 @@ def many_kendall_taus(predicted: Float[Tensor, "m n"], truth: Float[Tensor, " n"
 def _resampled_taus(predicted: _Values, truth: _Values, counts: _Counts, folds: _Folds = None) -> _Resampled:
     """τ-b of b resamples of the rows; ``counts[k, i]`` is how often row i is in resample k.
 
-    Copies of one row are tied with each other on both sides, so with c the counts Σ_{i<j} s_ij = ½·cᵀSc, and likewise
-    for the ties: matrix products for all resamples instead of b rankings. NaN where τ of a resample is undefined.
+    Copies of one row are tied with each other on both sides, so with c the counts Σ_{i<j} s_ij = ½·cᵀSc: a matrix
+    product for all resamples instead of b rankings, with so few columns of S at a time that memory does not grow as n².
+    Signs and counts are whole numbers, so every partial sum is exact. NaN where τ of a resample is undefined.
     """
     agreeing, untied, untied_truth = np.zeros((3, len(counts)))
     for part in _parts(folds):
         x, y, drawn = predicted[part], truth[part], counts[:, part]
-        agreeing += _quadratic_form(lambda columns, x=x, y=y: _signs(x, columns) * _signs(y, columns), drawn)
+        width = max(1, _SIGNS_AT_ONCE // len(x))
+        for columns in (slice(start, start + width) for start in range(0, len(x), width)):
+            signs = np.sign(x[:, None] - x[columns]) * np.sign(y[:, None] - y[columns])
+            agreeing += np.einsum("bj,bj->b", drawn @ signs.astype(np.float64), drawn[:, columns])
         untied += _untied_pairs(x, drawn)
         untied_truth += _untied_pairs(y, drawn)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -92,28 +95,10 @@ def _resampled_taus(predicted: _Values, truth: _Values, counts: _Counts, folds: 
 
 
 def _untied_pairs(values: _Values, counts: _Counts) -> _Resampled:
-    """cᵀ|S|c: ordered pairs of different values in each resample. Without ties, all but those of a row with itself."""
-    if len(np.unique(values)) == len(values):
-        return counts.sum(1) ** 2 - (counts**2).sum(1)
-    return _quadratic_form(lambda columns: np.abs(_signs(values, columns)), counts)
-
-
-def _quadratic_form(matrix: Callable[[slice], np.ndarray], counts: _Counts) -> _Resampled:
-    """cᵀSc = Σ_j c_j·(cᵀS)_j of each resample, with so few columns of S at a time that memory does not grow as n².
-
-    Signs and counts are whole numbers, so every partial sum is exact, however the columns are grouped.
-    """
-    rows, total = counts.shape[1], np.zeros(len(counts))
-    width = max(1, _SIGNS_AT_ONCE // max(1, rows))
-    for start in range(0, rows, width):
-        columns = slice(start, start + width)
-        total += np.einsum("bj,bj->b", counts @ matrix(columns), counts[:, columns])
-    return total
-
-
-def _signs(values: _Values, columns: slice) -> Float[np.ndarray, "n k"]:
-    """sign(x_i − x_j) for all rows i and some j."""
-    return np.sign(values[:, None] - values[None, columns]).astype(np.float64)
+    """cᵀ|S|c: ordered pairs of different values in each resample, which are all but those of equal values."""
+    order = np.argsort(values)
+    _, starts = np.unique(values[order], return_index=True)
+    return counts.sum(1) ** 2 - (np.add.reduceat(counts[:, order], starts, axis=1) ** 2).sum(1)
 
 
 def interval_of(values: _Resampled) -> tuple[float, float] | None:
@@ -134,8 +119,10 @@ def standard_error(values: Sequence[float]) -> float | None:
 
 def resample_runs(runs: _Numbers, resamples: int = _RESAMPLES) -> np.ndarray:
     """How often each row is in each resample [b, n]: runs are drawn with replacement, with all their rows."""
-    _, numbers = np.unique(runs, return_inverse=True)
-    return _drawn(int(numbers.max()) + 1, resamples)[:, numbers].astype(np.float64)
+    different, numbers = np.unique(runs, return_inverse=True)
+    shares = np.full(len(different), 1 / len(different))
+    drawn = np.random.default_rng(0).multinomial(len(different), shares, size=resamples)
+    return np.take(drawn, numbers, axis=1).astype(np.float64)
 
 
 def bootstrap_taus(predictions: Sequence[_Values], truth: _Values, counts: _Counts, folds: _Folds = None) -> _Resampled:
@@ -199,19 +186,11 @@ def noise_ceiling_within(truth: _Values, configurations: _Numbers, test_examples
     return float(np.mean(known)) if known else None
 
 
-def _rankable(truth: _Values, configurations: _Numbers) -> Iterator[Integer[np.ndarray, " k"]]:
+def _rankable(truth: _Values, configurations: _Numbers) -> list[Any]:
     """The rows of each configuration whose accuracies are not all the same."""
-    for number in np.unique(configurations):
-        rows = np.flatnonzero(configurations == number)
-        if np.ptp(truth[rows]) > 0:
-            yield rows
+    return [rows for rows in _parts(configurations) if not is_constant(truth[rows])]
 
 
 def resampled_means(taus: Float[np.ndarray, " m"], resamples: int = _RESAMPLES) -> _Resampled:
     """The mean τ of each resample: as many configurations, drawn with replacement."""
-    return _drawn(len(taus), resamples) @ taus / len(taus)
-
-
-def _drawn(count: int, resamples: int) -> Integer[np.ndarray, "b n"]:
-    """How often each of ``count`` is drawn in each resample, with replacement."""
-    return np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=resamples)
+    return resample_runs(np.arange(len(taus)), resamples) @ taus / len(taus)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from benchmarks.options import Jobs, Reads
+from benchmarks.options import Clone, Jobs, Reads
 from zoo.checked import Seed
 from zoo.command import DEFAULT_NAME, Argument, Command, Device, Option, ZooName
 
@@ -50,7 +50,7 @@ class _Submit(_FitOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class _Table:
-    root: Annotated[Path | None, Option("a clone of the repository (default: this one)", "DIR")] = None
+    root: Clone = None
 
 
 _command = Command(

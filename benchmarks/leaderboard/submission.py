@@ -88,7 +88,7 @@ class Card:
     name: Text
     authors: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=50)]
     reads: Annotated[tuple[Reads, ...], Meta(min_length=1)]
-    predictions: tuple[PredictionSet, ...]
+    predictions: Annotated[tuple[PredictionSet, ...], Meta(min_length=1)]
     paper: Text | None = None
     code: Text | None = None
 
@@ -117,10 +117,7 @@ class Card:
 
     @classmethod
     def parse(cls, data: bytes, where: str) -> "Card":
-        card = checked(parse_toml(data, where), cls, f"{where}: ")
-        if not card.predictions:
-            raise ValueError(f"{where}: predictions is empty: name at least one file")
-        return card
+        return checked(parse_toml(data, where), cls, f"{where}: ")
 
     def text(self) -> str:
         """The card as TOML, without the keys that are not known."""

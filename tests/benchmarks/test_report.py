@@ -4,12 +4,12 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
+import pandas as pd
 import pytest
 
 import zoo
 from benchmarks import kendall, report, results
-from benchmarks.report import _DOCUMENTS, _TEMPLATES, _accuracies_table, _Contents, _final_runs
+from benchmarks.report import _DOCUMENTS, _TEMPLATES, _Contents, _final_runs
 from benchmarks.results import Result, ResultIndex
 from benchmarks.tables import for_terminal, render_table
 from tests.fabricated import TINY_MNIST, fabricate_shard, publish
@@ -90,16 +90,18 @@ def test_the_spread_of_accuracies_is_that_of_completed_runs(tmp_path: Path):
     runs = zoo.open(tmp_path / "generated", "mnist").runs
     completed = runs[runs["status"] == "completed"]
     assert 0 < len(completed) < len(runs)
-    (name, found), *others = _final_runs(tmp_path / "generated", "test_accuracy").items()
+    (name, found), *others = _final_runs(tmp_path, tmp_path / "no clone").items()
     assert name == "mnist"
     assert not others
-    assert not _final_runs(tmp_path / "generated", "test_loss")
+    (tmp_path / "generated").rename(tmp_path / "small-transformer-zoo")
+    assert not _final_runs(tmp_path / "no rows", tmp_path), "of the zoo of a clone, only language models"
     assert found["test_accuracy"].tolist() == [curve[-1] for curve in completed["test_accuracy"]]
     assert found["optimizer"].tolist() == completed["optimizer"].tolist()
 
 
 def test_each_accuracy_is_counted_in_one_interval():
-    *_, line = _accuracies_table({"mnist": np.array([0.0, 0.1, 0.2, 0.85, 0.9, 0.95, 1.0, 0.97])}).splitlines()
+    runs = pd.DataFrame({"test_accuracy": [0.0, 0.1, 0.2, 0.85, 0.9, 0.95, 1.0, 0.97]})
+    *_, line = render_table("accuracies", runs={"mnist": runs}).splitlines()
     assert line == "| mnist | 8 | 25.0% | 12.5% | 0.0% | 0.0% | 12.5% | 50.0% | 0.875 | 1.000 |"
 
 
