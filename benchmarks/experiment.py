@@ -28,17 +28,6 @@ from zoo.reading.selection import Selection
 from zoo.storage.atomic import write_atomically
 
 _SOME_SKIPPED = 3  # the exit code when models were left out
-# the notes of an outcome that become rows
-_AVERAGED_NOTES = (
-    "mean_change",
-    "wall_seconds",
-    "peak_memory_megabytes",
-    "fitted_together",
-    "parameters",
-    "validation_tau",
-    "epoch",
-    "epochs",
-)
 _USUAL_CONFIGS = {
     "ablation_components": ("mnist", "agnews"),
     "ablation_width": ("agnews",),
@@ -297,8 +286,8 @@ def _entry_rows(entries: Sequence[Entry]) -> list[Result]:
         rows += entry.rows("r2", r2)
         constant = [statistics.is_constant(each, entry.folds) for each in entry.predictions]
         rows += entry.rows("constant_seeds", [sum(constant)])
-        for name in _AVERAGED_NOTES:
-            values = [value for outcome in entry.outcomes if isinstance(value := outcome.notes[name], int | float)]
+        for name in entry.outcomes[0].notes:  # those that are numbers
+            values = [value for outcome in entry.outcomes if isinstance(value := outcome.notes.get(name), int | float)]
             rows += entry.rows(name, values) if values else []
     return rows
 
