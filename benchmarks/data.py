@@ -166,11 +166,6 @@ class Checkpoints:
             moved.append(g.map(lambda tensor: tensor.to(self.weights.device)).act(weights).flat())
         return replace(self, weights=torch.cat(moved)) if moved else self
 
-    def doubled(self, seed: int, entry_range: float) -> "Checkpoints":
-        """The checkpoints, followed by a moved copy of each (tab:augmented_agnews)."""
-        twice = self.take(np.tile(np.arange(len(self)), 2))
-        return replace(twice, weights=torch.cat([self.weights, self.moved(seed, entry_range).weights]))
-
 
 class NotFinite(ValueError):
     """A model predicts NaN or infinity."""
@@ -220,19 +215,21 @@ class Outcome:
         def numbered(name: str) -> Any:
             return joined(name) + len(folds) * folds  # no two folds share a run or a configuration
 
-        def mean(note: str) -> float | str | None:
-            values = [part.notes[note] for part in parts]
-            numbers = [value for value in values if isinstance(value, int | float)]
-            return float(np.mean(numbers)) if len(numbers) == len(values) else values[0] if not numbers else None
-
         return cls(
             predicted=joined("predicted"),
             truth=joined("truth"),
             runs=numbered("runs"),
-            notes={note: mean(note) for note in parts[0].notes},
+            notes={note: cls.joint_note(parts, note, np.mean) for note in parts[0].notes},
             configurations=None if parts[0].configurations is None else numbered("configurations"),
             folds=folds,
         )
+
+    @staticmethod
+    def joint_note(parts: "Sequence[Outcome]", note: str, join: Callable[[Sequence[float]], Any]) -> float | str | None:
+        """The numbers of all parts joined, or what is no number as the first has it; None where only some have one."""
+        values = [part.notes[note] for part in parts]
+        numbers = [value for value in values if isinstance(value, int | float)]
+        return values[0] if not numbers else float(join(numbers)) if len(numbers) == len(values) else None
 
     @property
     def units(self) -> Integer[np.ndarray, " n"]:
@@ -321,10 +318,13 @@ class BenchmarkData:
             return rows
 
         def doubled(rows: Checkpoints, split: str) -> Checkpoints:
+            """The rows, followed by a moved copy of each where entries have a range (tab:augmented_agnews)."""
             if entry_range is None:
                 return rows
             # a different seed for each split, so that no two checkpoints are moved by the same element
-            return rows.doubled(_AUGMENTATION_SEED + 10 * SPLITS.index(split), entry_range)
+            moved = rows.moved(_AUGMENTATION_SEED + 10 * SPLITS.index(split), entry_range)
+            twice = rows.take(np.tile(np.arange(len(rows)), 2))
+            return replace(twice, weights=torch.cat([rows.weights, moved.weights]))
 
         if fold is None:
             require_rows(config, details.rows)

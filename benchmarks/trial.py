@@ -361,13 +361,8 @@ def _average(
         unexplained = np.maximum(np.cos(np.pi / 2 * taus) ** 2, _LEAST_VARIANCE)
         mean_ranks = np.average(places, axis=0, weights=1 / unexplained)
 
-    def total(note: str) -> float | None:
-        values = [outcome.notes[note] for outcome in outcomes]
-        numbers = [value for value in values if isinstance(value, int | float)]
-        return float(sum(numbers)) if len(numbers) == len(values) else None
-
     notes = first.notes | dict.fromkeys(("validation_tau", "epoch", "epochs", "mean_change", "fitted_together"))
-    notes |= {note: total(note) for note in ("parameters", "wall_seconds")}
+    notes |= {note: Outcome.joint_note(outcomes, note, sum) for note in ("parameters", "wall_seconds")}
     return replace(first, predicted=ranks.accuracy_at(mean_ranks).astype(np.float32), notes=notes)
 
 
