@@ -1,10 +1,12 @@
 """How fast zoo models and predictors train, each beside its slow twin, and what all speed benchmarks share: warm up,
 synchronize, repeat; a row has the median and the spread."""
 
+import gc
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from statistics import median
+from timeit import timeit
 from typing import Any, TypeVar
 
 import pandas as pd
@@ -64,18 +66,11 @@ def measure(
             call()
     rounds: list[list[float]] = []
     for left in range(repeats - 1, -1, -1):
-        rounds.append([_seconds(call, calls_per_sample) for call in calls.values()])
+        # garbage is collected meanwhile, as in any training; torch's timer waits until a GPU has finished
+        rounds.append([timeit(call, gc.enable, timer, calls_per_sample) / calls_per_sample for call in calls.values()])
         if len(rounds) == 1 and (expected := sum(rounds[0]) * calls_per_sample * left) > 5:
             say(f"  about {duration(expected)} more")
     return dict(zip(calls, zip(*rounds, strict=True), strict=True))
-
-
-def _seconds(call: Callable[[], object], calls: int) -> float:
-    """The mean of some calls in a row; torch's timer waits until a GPU has finished."""
-    start = timer()
-    for _ in range(calls):
-        call()
-    return (timer() - start) / calls
 
 
 def speed_row(benchmark: str, config: str, variant: str, metric: str, samples: Sequence[float], **known: Any) -> Result:
