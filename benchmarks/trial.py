@@ -76,10 +76,6 @@ class Trial:
     label_checkpoint: str | None = None
     """The checkpoint that labels were measured at; None is that of the weights."""
 
-    def __post_init__(self) -> None:
-        if self.recipe not in RECIPES:
-            raise ValueError(f"unknown training recipe {self.recipe!r}: one of {', '.join(RECIPES)}")
-
     @classmethod
     def on(cls, data: BenchmarkData, model: str, seed: int, benchmark: str = "kendall", **what: Any) -> "Trial":
         """A model at one seed on some data; ``what`` are other values that distinguish it."""
