@@ -64,8 +64,10 @@ class Checkpoints:
         """
         require_rows(reader.config, {reader.split: len(reader)})
         at_checkpoint = reader.rows(None if checkpoint == "all" else f"checkpoint == '{checkpoint}'")
-        everything = reader.metadata[["run_id", "checkpoint", "epoch", *CONFIGURATION]]
-        everything = everything.assign(goodness=_goodness_of(reader.metadata, label))
+        table = reader.metadata
+        values = table["test_loss"] - table["train_loss"] if label == GAP else table[label]
+        goodness = direction_of(label) * values.to_numpy(dtype=np.float32)
+        everything = table[["run_id", "checkpoint", "epoch", *CONFIGURATION]].assign(goodness=goodness)
         rows = everything.iloc[np.intersect1d(at_checkpoint, reader.rows(where))]
         if label_checkpoint is not None:
             there = everything.iloc[reader.rows(f"checkpoint == '{label_checkpoint}'")].set_index("run_id")["goodness"]
@@ -435,12 +437,6 @@ def chosen_checkpoint(details: ConfigDetails, config: str, checkpoint: str | Non
     if checkpoint not in (*details.checkpoints, "all"):
         raise ValueError(f"unknown checkpoint {checkpoint!r}: {config} has {', '.join(details.checkpoints)}, or all")
     return checkpoint
-
-
-def _goodness_of(metadata: pd.DataFrame, label: str) -> Float[np.ndarray, " n"]:
-    """A label with a minus where less of it is better."""
-    values = metadata["test_loss"] - metadata["train_loss"] if label == GAP else metadata[label]
-    return direction_of(label) * values.to_numpy(dtype=np.float32)
 
 
 def _lacking_one(reader: ZooReader, where: Selection | None, *checkpoints: str) -> int:

@@ -243,7 +243,11 @@ def _measured(config: str, options: _Table) -> Iterator[Result]:
                 yield from Result.estimated("scale", config, "tau_above_hyperparameters", *lead, **what)
 
 
-def _write_tables(options: _Table) -> None:
+@_command
+def main(options: _Read | _Table) -> None:
+    if isinstance(options, _Read):
+        _keep(options)
+        return
     rows: list[Result] = []
     for config in options.config:
         measured = list(_measured(config, options))
@@ -252,11 +256,3 @@ def _write_tables(options: _Table) -> None:
     text = render_table("scale", rows=rows, models=MODELS)
     write_atomically(options.out / "scale.md", f"{text}\n".encode())
     print(for_terminal(text))
-
-
-@_command
-def main(options: _Read | _Table) -> None:
-    if isinstance(options, _Read):
-        _keep(options)
-    else:
-        _write_tables(options)
