@@ -204,17 +204,12 @@ def _epoch_batches(
 
     The last batch is filled up with rows of weight 0: a recorded step has one shape.
     """
-    steps = math.ceil(rows / _BATCH_SIZE)
-    index = np.zeros((len(seeds), steps * _BATCH_SIZE), dtype=np.int64)
-    for member, seed in enumerate(seeds):
-        index[member, :rows] = np.random.default_rng([seed, epoch]).permutation(rows)
-    real = (np.arange(steps * _BATCH_SIZE) < rows).reshape(steps, 1, _BATCH_SIZE)
-    row_weights = np.broadcast_to(real / real.sum(-1, keepdims=True), (steps, len(seeds), _BATCH_SIZE))
-    batches = index.reshape(len(seeds), steps, _BATCH_SIZE).swapaxes(0, 1)
-    return (
-        torch.from_numpy(batches.copy()).to(device, non_blocking=True),
-        torch.from_numpy(row_weights.astype(np.float32)).to(device, non_blocking=True),
-    )
+    orders = np.stack([np.random.default_rng([seed, epoch]).permutation(rows) for seed in seeds])
+    padded = torch.from_numpy(np.pad(orders, ((0, 0), (0, -rows % _BATCH_SIZE))))
+    index = padded.unflatten(1, (-1, _BATCH_SIZE)).transpose(0, 1).contiguous()
+    real = (torch.arange(padded.shape[1]) < rows).float().view(-1, 1, _BATCH_SIZE)
+    row_weights = (real / real.sum(-1, keepdim=True)).expand(index.shape).contiguous()
+    return index.to(device, non_blocking=True), row_weights.to(device, non_blocking=True)
 
 
 @one_thread()
