@@ -68,8 +68,7 @@ class Experiment:
         """The rows of a config by the zoo's own splits; with folds, once for each of them."""
         if self.folds is None:
             return [self.data(config)]
-        split = self.split or "all"
-        return [self.data(config, fold=(fold, self.folds), split=split) for fold in range(self.folds)]
+        return [self.data(config, fold=(fold, self.folds), split=self.split or "all") for fold in range(self.folds)]
 
     def file(self, name: str) -> Path:
         """The path of a table or plot. A selection, folds or another label have their own: they do not replace the
@@ -87,9 +86,8 @@ class Experiment:
 
         Unless it names a recipe, the model is trained by its own.
         """
-        usual = {"recipe": known_models()[model].recipe, "epochs": self.options.epochs}
-        what = usual | {"folds": self.folds, "split": self.split} | what
-        what |= {"where": self.where and self.where.expression}
+        what = {"recipe": known_models()[model].recipe, "epochs": self.options.epochs} | what
+        what |= {"folds": self.folds, "split": self.split, "where": self.where and self.where.expression}
         seeds = range(1 if self.options.quick else self.options.seeds)
         return [Trial.on(data, model, seed, self.benchmark, **what) for seed in seeds]
 

@@ -173,13 +173,12 @@ def _pack(outcomes: dict[str, Outcome]) -> bytes:
     arrays: dict[str, np.ndarray] = {}
     header = {}
     for key, outcome in outcomes.items():
-        present = {name: array for name in _ARRAYS if (array := getattr(outcome, name)) is not None}
-        # the same name for the same numbers, so that they are stored once
-        names = {
-            name: hashlib.sha256(array.dtype.str.encode() + array.tobytes()).hexdigest()[:16]
-            for name, array in present.items()
-        }
-        arrays |= {names[name]: array for name, array in present.items()}
+        names = {}
+        for name in _ARRAYS:
+            if (array := getattr(outcome, name)) is not None:
+                # the same name for the same numbers, so that they are stored once
+                names[name] = hashlib.sha256(array.dtype.str.encode() + array.tobytes()).hexdigest()[:16]
+                arrays[names[name]] = array
         header[key] = json.dumps({"arrays": names, "notes": outcome.notes})
     return save(arrays, metadata=header)
 
