@@ -67,14 +67,6 @@ def _plateau_rates() -> _Rates:
             return
 
 
-def _following(rates: _Rates, improved: bool) -> float | None:
-    """The rate of the next epoch; None when training is over."""
-    try:
-        return rates.send(improved)
-    except StopIteration:
-        return None
-
-
 @dataclass(frozen=True)
 class _Recipe:
     """``converged`` trains until validation stops improving, ``scaled`` first brings what is read to unit size.
@@ -89,7 +81,10 @@ class _Recipe:
     weight_decay: float = 0.0
 
     def rates(self, epochs: int) -> _Rates:
-        return _plateau_rates() if self.converged else _paper_rates(epochs)
+        """The rate of each epoch; 0 when training is over."""
+        yield from _plateau_rates() if self.converged else _paper_rates(epochs)
+        while True:
+            yield 0.0
 
     def ranks(self, goodness: Float[np.ndarray, " n"], label: str) -> Ranks | None:
         return Ranks.among(goodness) if self.place or label != "test_accuracy" else None
@@ -163,26 +158,26 @@ def train_together(
     best_epoch = torch.zeros(count, dtype=torch.long, device=device)
     best = ensemble.parameters.detach().clone()
     schedules = [recipe.rates(epochs) for _ in seeds]
-    rates: list[float | None] = [next(schedule) for schedule in schedules]
+    rates = [next(schedule) for schedule in schedules]
     trained, epoch = [0] * count, 0
-    while any(rate is not None for rate in rates):
-        step.set_rates(torch.tensor([rate or 0.0 for rate in rates]))
+    while any(rates):
+        step.set_rates(torch.tensor(rates))
         for batches in zip(*_epoch_batches(len(train), seeds, epoch, device), strict=True):
             step.set_batches(*batches)
             step()
         epoch += 1
-        trained = [done if rate is None else epoch for done, rate in zip(trained, rates, strict=True)]
+        trained = [epoch if rate else done for done, rate in zip(trained, rates, strict=True)]
         logits = ensemble.read(inputs).double()
         tau = many_kendall_taus(logits, validation.goodness).nan_to_num(nan=_UNDEFINED)
         loss = F.binary_cross_entropy_with_logits(logits, targets.expand_as(logits), reduction="none").mean(1)
-        training = torch.tensor([rate is not None for rate in rates]).to(device, non_blocking=True)
+        training = torch.tensor(rates).to(device, non_blocking=True) > 0
         better = ((tau > best_tau) | ((tau == best_tau) & (loss < best_loss))) & training
         best_tau, best_loss = torch.where(better, tau, best_tau), torch.where(better, loss, best_loss)
         best_epoch = torch.where(better, epoch, best_epoch)
         best = torch.where(better[:, None], ensemble.parameters.detach(), best)
         # only a schedule that depends on validation makes the host wait for the device
         improved = better.tolist() if recipe.converged else [False] * count
-        rates = list(map(_following, schedules, improved))
+        rates = [schedule.send(now) for schedule, now in zip(schedules, improved, strict=True)]
     fitted = []
     for number, (tau, epoch) in enumerate(zip(best_tau.tolist(), best_epoch.tolist(), strict=True)):
         predictor = ensemble.member(number, best[number])
@@ -242,9 +237,9 @@ def train_one_by_one(
                 raise ValueError(f"{type(module).__name__} has no parameters to train: give it fit and predict instead")
             optimizer = torch.optim.Adam(parameters, weight_decay=recipe.weight_decay, decoupled_weight_decay=True)
             rates, epoch = recipe.rates(epochs), 0
-            rate: float | None = next(rates)
+            rate = next(rates)
             best, best_epoch, best_merit = copy.deepcopy(module.state_dict()), 0, (-math.inf, -math.inf)
-            while rate is not None:
+            while rate:
                 optimizer.param_groups[0]["lr"] = rate
                 module.train()
                 index, row_weights = _epoch_batches(len(train), (seed,), epoch, device)
@@ -261,7 +256,7 @@ def train_one_by_one(
                 merit = (float(tau), -float(F.binary_cross_entropy_with_logits(predicted, validation_targets)))
                 if merit > best_merit:
                     best, best_epoch, best_merit = copy.deepcopy(module.state_dict()), epoch, merit
-                rate = _following(rates, best_epoch == epoch)
+                rate = rates.send(best_epoch == epoch)
             module.load_state_dict(best)
             all_fitted.append(_fitted(module, best_epoch, epoch, best_merit[0], ranks, scale))
     return all_fitted
