@@ -68,7 +68,6 @@ from benchmarks import results
 from benchmarks.data import MIN_ROWS, BenchmarkData, Checkpoints, require_rows
 from benchmarks.models.registry import MODELS
 from benchmarks.models.training import RECIPES, train_together
-from benchmarks.models.trees import fit_hyperparameters
 from benchmarks.results import Result
 from benchmarks.statistics import bootstrap_taus, resample_runs, tau_or_zero
 from benchmarks.tables import for_terminal, render_table
@@ -207,8 +206,8 @@ def _judge(
     Predictions are accuracies or, as good for a ranking, logits.
     """
     train, validation = data.train, data.validation
-    if model not in _STORED:
-        (fitted,) = fit_hyperparameters(train, validation, (0,), 1)
+    if (fit := MODELS[model].fit) is not None:
+        (fitted,) = fit(train, validation, (0,), 1)
         test = data.open_test()
         return [fitted.predict(test)], test.truth()
     kind, recipe = _STORED[model], RECIPES[MODELS[model].recipe]
