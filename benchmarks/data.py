@@ -211,18 +211,17 @@ class Outcome:
         """The outcomes of all folds as one. Numbers in its notes are means over the folds."""
         folds = np.repeat(np.arange(len(parts)), [len(part.truth) for part in parts])
 
-        def joined(name: str) -> Any:
-            return np.concatenate([getattr(part, name) for part in parts])
+        apart = len(folds) * folds  # no two folds share a run or a configuration
 
-        def numbered(name: str) -> Any:
-            return joined(name) + len(folds) * folds  # no two folds share a run or a configuration
+        def joined(name: str, apart: Any = 0) -> Any:
+            return np.concatenate([getattr(part, name) for part in parts]) + apart
 
         return cls(
             predicted=joined("predicted"),
             truth=joined("truth"),
-            runs=numbered("runs"),
+            runs=joined("runs", apart),
             notes={note: cls.joint_note(parts, note, np.mean) for note in parts[0].notes},
-            configurations=None if parts[0].configurations is None else numbered("configurations"),
+            configurations=None if parts[0].configurations is None else joined("configurations", apart),
             folds=folds,
         )
 
