@@ -40,10 +40,9 @@ _REFERENCES = ("hyperparameters", "current_label")
 class Experiment:
     """What one command computes and writes, over all its configs."""
 
-    def __init__(
-        self, benchmark: str, options: TableOptions, folds: int | None = None, split: str | None = None
-    ) -> None:
-        self.benchmark, self.options, self.folds, self.split = benchmark, options, folds, split
+    def __init__(self, benchmark: str, options: TableOptions) -> None:
+        self.benchmark, self.options = benchmark, options
+        self.folds, self.split = getattr(options, "folds", None), getattr(options, "split", None)
         self.where = None if options.where is None else Selection.parse(options.where)
         self.device = choose_device(options.device)
         self.jobs = options.jobs or torch.get_num_threads()
