@@ -117,7 +117,6 @@ from zoo.format.statements import NOTHING_STATED
 from zoo.format.table_file import ROWS_PER_BATCH, write_table
 from zoo.reading.locate import find_folder
 from zoo.reading.reader import open_zoo
-from zoo.storage.untrusted import HeldFile
 from zoo.terminal import say
 
 _MIN_CHECKPOINTS, _ROWS_PER_FILE = 4_000, 512
@@ -179,8 +178,8 @@ def _measure_ways(folder: Path, config: str, scratch: Path, repeats: int) -> Ite
             "leave out --zoo to fabricate them"
         )
     # the bytes of the files in order, whatever they mean, one batch at a time: an upper bound
-    files = [HeldFile(path) for path in PublishedZoo.read(folder).paths(config, ["train"])]
-    maps = [torch.from_numpy(np.frombuffer(file.map(), dtype="<f4")) for file in files]
+    paths = PublishedZoo.read(folder).paths(config, ["train"])
+    maps = [torch.from_file(str(path), size=path.stat().st_size // 4) for path in paths]
     bare = [piece for each in maps for piece in each.split(ROWS_PER_BATCH * reader.spec.num_parameters)]
     load: Any = partial(datasets.load_dataset, str(folder), config, split="train")
     mapped = load(cache_dir=str(scratch / "cache")).with_format("torch")
