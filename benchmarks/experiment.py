@@ -56,12 +56,11 @@ class Experiment:
         """The configs that were named, or the zoo's only one, or the usual ones."""
         return choose_configs(self.options.zoo, self.options.config, _USUAL_CONFIGS.get(self.benchmark, ("mnist",)))
 
-    def data(self, config: str, *, checkpoint: str | None = None, **what: Any) -> BenchmarkData:
-        """The rows of a config; ``what`` has more arguments of ``BenchmarkData.from_zoo``."""
-        label = checkpoint or self.options.checkpoint
-        chosen = {"checkpoint": label, "where": self.where, "device": self.device}
-        chosen |= {"label": self.options.label, "label_checkpoint": self.options.label_checkpoint}
-        return BenchmarkData.from_zoo(self.options.zoo, config, **chosen, **what)
+    def data(self, config: str, **what: Any) -> BenchmarkData:
+        """The rows of a config; ``what`` has other arguments of ``BenchmarkData.from_zoo`` than the options."""
+        chosen = {name: getattr(self.options, name) for name in ("checkpoint", "label", "label_checkpoint")}
+        chosen |= {"where": self.where, "device": self.device} | what
+        return BenchmarkData.from_zoo(self.options.zoo, config, **chosen)
 
     def parts(self, config: str) -> list[BenchmarkData]:
         """The rows of a config by the zoo's own splits; with folds, once for each of them."""
