@@ -24,9 +24,8 @@ def main(options: TableOptions) -> None:
     for config in experiment.configs:
         data = experiment.data(config)
         everything = tuple(data.train.spec.components)
-        choices = [chosen for size in range(1, len(everything) + 1) for chosen in combinations(everything, size)]
+        parts = [chosen for size in range(1, len(everything)) for chosen in combinations(everything, size)]
         # with all components it is the predictor of the other tables, whose trials may be finished already
-        components = [None if chosen == everything else chosen for chosen in choices]
-        experiment.run([experiment.trials(data, MODEL, components=chosen) for chosen in components], data)
+        experiment.run([experiment.trials(data, MODEL, components=chosen) for chosen in (*parts, None)], data)
     experiment.write("ablation_components.md", *experiment.configs)
     experiment.end()

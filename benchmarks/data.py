@@ -64,8 +64,10 @@ class Checkpoints:
         """
         require_rows(reader.config, {reader.split: len(reader)})
         at_checkpoint = reader.rows(None if checkpoint == "all" else f"checkpoint == '{checkpoint}'")
-        everything = reader.metadata[["run_id", "checkpoint", "epoch", *CONFIGURATION]]
-        everything = everything.assign(goodness=_goodness_of(reader.metadata, label))
+        table = reader.metadata
+        values = table["test_loss"] - table["train_loss"] if label == GAP else table[label]
+        goodness = direction_of(label) * values.to_numpy(dtype=np.float32)
+        everything = table[["run_id", "checkpoint", "epoch", *CONFIGURATION]].assign(goodness=goodness)
         rows = everything.iloc[np.intersect1d(at_checkpoint, reader.rows(where))]
         if label_checkpoint is not None:
             there = everything.iloc[reader.rows(f"checkpoint == '{label_checkpoint}'")].set_index("run_id")["goodness"]
@@ -166,11 +168,6 @@ class Checkpoints:
             moved.append(g.map(lambda tensor: tensor.to(self.weights.device)).act(weights).flat())
         return replace(self, weights=torch.cat(moved)) if moved else self
 
-    def doubled(self, seed: int, entry_range: float) -> "Checkpoints":
-        """The checkpoints, followed by a moved copy of each (tab:augmented_agnews)."""
-        twice = self.take(np.tile(np.arange(len(self)), 2))
-        return replace(twice, weights=torch.cat([self.weights, self.moved(seed, entry_range).weights]))
-
 
 class NotFinite(ValueError):
     """A model predicts NaN or infinity."""
@@ -214,25 +211,26 @@ class Outcome:
         """The outcomes of all folds as one. Numbers in its notes are means over the folds."""
         folds = np.repeat(np.arange(len(parts)), [len(part.truth) for part in parts])
 
-        def joined(name: str) -> Any:
-            return np.concatenate([getattr(part, name) for part in parts])
+        apart = len(folds) * folds  # no two folds share a run or a configuration
 
-        def numbered(name: str) -> Any:
-            return joined(name) + len(folds) * folds  # no two folds share a run or a configuration
-
-        def mean(note: str) -> float | str | None:
-            values = [part.notes[note] for part in parts]
-            numbers = [value for value in values if isinstance(value, int | float)]
-            return float(np.mean(numbers)) if len(numbers) == len(values) else values[0] if not numbers else None
+        def joined(name: str, apart: Any = 0) -> Any:
+            return np.concatenate([getattr(part, name) for part in parts]) + apart
 
         return cls(
             predicted=joined("predicted"),
             truth=joined("truth"),
-            runs=numbered("runs"),
-            notes={note: mean(note) for note in parts[0].notes},
-            configurations=None if parts[0].configurations is None else numbered("configurations"),
+            runs=joined("runs", apart),
+            notes={note: cls.joint_note(parts, note, np.mean) for note in parts[0].notes},
+            configurations=None if parts[0].configurations is None else joined("configurations", apart),
             folds=folds,
         )
+
+    @staticmethod
+    def joint_note(parts: "Sequence[Outcome]", note: str, join: Callable[[Sequence[float]], Any]) -> float | str | None:
+        """The numbers of all parts joined, or what is no number as the first has it; None where only some have one."""
+        values = [part.notes[note] for part in parts]
+        numbers = [value for value in values if isinstance(value, int | float)]
+        return values[0] if not numbers else float(join(numbers)) if len(numbers) == len(values) else None
 
     @property
     def units(self) -> Integer[np.ndarray, " n"]:
@@ -321,10 +319,13 @@ class BenchmarkData:
             return rows
 
         def doubled(rows: Checkpoints, split: str) -> Checkpoints:
+            """The rows, followed by a moved copy of each where entries have a range (tab:augmented_agnews)."""
             if entry_range is None:
                 return rows
             # a different seed for each split, so that no two checkpoints are moved by the same element
-            return rows.doubled(_AUGMENTATION_SEED + 10 * SPLITS.index(split), entry_range)
+            moved = rows.moved(_AUGMENTATION_SEED + 10 * SPLITS.index(split), entry_range)
+            twice = rows.take(np.tile(np.arange(len(rows)), 2))
+            return replace(twice, weights=torch.cat([rows.weights, moved.weights]))
 
         if fold is None:
             require_rows(config, details.rows)
@@ -435,12 +436,6 @@ def chosen_checkpoint(details: ConfigDetails, config: str, checkpoint: str | Non
     if checkpoint not in (*details.checkpoints, "all"):
         raise ValueError(f"unknown checkpoint {checkpoint!r}: {config} has {', '.join(details.checkpoints)}, or all")
     return checkpoint
-
-
-def _goodness_of(metadata: pd.DataFrame, label: str) -> Float[np.ndarray, " n"]:
-    """A label with a minus where less of it is better."""
-    values = metadata["test_loss"] - metadata["train_loss"] if label == GAP else metadata[label]
-    return direction_of(label) * values.to_numpy(dtype=np.float32)
 
 
 def _lacking_one(reader: ZooReader, where: Selection | None, *checkpoints: str) -> int:

@@ -28,17 +28,6 @@ from zoo.reading.selection import Selection
 from zoo.storage.atomic import write_atomically
 
 _SOME_SKIPPED = 3  # the exit code when models were left out
-# the notes of an outcome that become rows
-_AVERAGED_NOTES = (
-    "mean_change",
-    "wall_seconds",
-    "peak_memory_megabytes",
-    "fitted_together",
-    "parameters",
-    "validation_tau",
-    "epoch",
-    "epochs",
-)
 _USUAL_CONFIGS = {
     "ablation_components": ("mnist", "agnews"),
     "ablation_width": ("agnews",),
@@ -51,10 +40,9 @@ _REFERENCES = ("hyperparameters", "current_label")
 class Experiment:
     """What one command computes and writes, over all its configs."""
 
-    def __init__(
-        self, benchmark: str, options: TableOptions, folds: int | None = None, split: str | None = None
-    ) -> None:
-        self.benchmark, self.options, self.folds, self.split = benchmark, options, folds, split
+    def __init__(self, benchmark: str, options: TableOptions) -> None:
+        self.benchmark, self.options = benchmark, options
+        self.folds, self.split = getattr(options, "folds", None), getattr(options, "split", None)
         self.where = None if options.where is None else Selection.parse(options.where)
         self.device = choose_device(options.device)
         self.jobs = options.jobs or torch.get_num_threads()
@@ -68,19 +56,17 @@ class Experiment:
         """The configs that were named, or the zoo's only one, or the usual ones."""
         return choose_configs(self.options.zoo, self.options.config, _USUAL_CONFIGS.get(self.benchmark, ("mnist",)))
 
-    def data(self, config: str, *, checkpoint: str | None = None, **what: Any) -> BenchmarkData:
-        """The rows of a config; ``what`` has more arguments of ``BenchmarkData.from_zoo``."""
-        label = checkpoint or self.options.checkpoint
-        chosen = {"checkpoint": label, "where": self.where, "device": self.device}
-        chosen |= {"label": self.options.label, "label_checkpoint": self.options.label_checkpoint}
-        return BenchmarkData.from_zoo(self.options.zoo, config, **chosen, **what)
+    def data(self, config: str, **what: Any) -> BenchmarkData:
+        """The rows of a config; ``what`` has other arguments of ``BenchmarkData.from_zoo`` than the options."""
+        chosen = {name: getattr(self.options, name) for name in ("checkpoint", "label", "label_checkpoint")}
+        chosen |= {"where": self.where, "device": self.device} | what
+        return BenchmarkData.from_zoo(self.options.zoo, config, **chosen)
 
     def parts(self, config: str) -> list[BenchmarkData]:
         """The rows of a config by the zoo's own splits; with folds, once for each of them."""
         if self.folds is None:
             return [self.data(config)]
-        split = self.split or "all"
-        return [self.data(config, fold=(fold, self.folds), split=split) for fold in range(self.folds)]
+        return [self.data(config, fold=(fold, self.folds), split=self.split or "all") for fold in range(self.folds)]
 
     def file(self, name: str) -> Path:
         """The path of a table or plot. A selection, folds or another label have their own: they do not replace the
@@ -98,9 +84,8 @@ class Experiment:
 
         Unless it names a recipe, the model is trained by its own.
         """
-        usual = {"recipe": known_models()[model].recipe, "epochs": self.options.epochs}
-        what = usual | {"folds": self.folds, "split": self.split} | what
-        what |= {"where": self.where and self.where.expression}
+        what = {"recipe": known_models()[model].recipe, "epochs": self.options.epochs} | what
+        what |= {"folds": self.folds, "split": self.split, "where": self.where and self.where.expression}
         seeds = range(1 if self.options.quick else self.options.seeds)
         return [Trial.on(data, model, seed, self.benchmark, **what) for seed in seeds]
 
@@ -297,8 +282,8 @@ def _entry_rows(entries: Sequence[Entry]) -> list[Result]:
         rows += entry.rows("r2", r2)
         constant = [statistics.is_constant(each, entry.folds) for each in entry.predictions]
         rows += entry.rows("constant_seeds", [sum(constant)])
-        for name in _AVERAGED_NOTES:
-            values = [value for outcome in entry.outcomes if isinstance(value := outcome.notes[name], int | float)]
+        for name in entry.outcomes[0].notes:  # those that are numbers
+            values = [value for outcome in entry.outcomes if isinstance(value := outcome.notes.get(name), int | float)]
             rows += entry.rows(name, values) if values else []
     return rows
 

@@ -90,10 +90,8 @@ def _train(engine: Engine, task: TaskData) -> Tensor:
     """Final test accuracies, 0 for a run that diverged; of language models losses, those of guessing at random."""
     trainer = PopulationTrainer(engine)
     with progress_bar() as bar:
-        row = bar.add_task(f"{engine.name}, {engine.precision}", total=trainer.protocol.epochs)
-        while not trainer.finished:
+        for _ in bar.track(range(trainer.protocol.epochs), description=f"{engine.name}, {engine.precision}"):
             trainer.train_epoch()
-            bar.update(row, completed=trainer.state.epoch)
     label, more = usual_label(task.spec)
     return getattr(trainer.state, label)[:, -1].nan_to_num(0.0 if more else math.log(task.spec.classes)).cpu()
 

@@ -150,7 +150,7 @@ def _draw(experiment: Experiment, outcomes: Outcomes, parts: Sequence[BenchmarkD
 @_command
 @own_models()
 def main(options: _Options) -> None:
-    experiment = Experiment("kendall", options, options.folds, options.split)
+    experiment = Experiment("kendall", options)
     options = replace(options, models=check_models(options.models))
     if options.quick:
         options = replace(options, thresholds=options.thresholds[:1], recipes=("paper",))

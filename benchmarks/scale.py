@@ -68,7 +68,6 @@ from benchmarks import results
 from benchmarks.data import MIN_ROWS, BenchmarkData, Checkpoints, require_rows
 from benchmarks.models.registry import MODELS
 from benchmarks.models.training import RECIPES, train_together
-from benchmarks.models.trees import fit_hyperparameters
 from benchmarks.results import Result
 from benchmarks.statistics import bootstrap_taus, resample_runs, tau_or_zero
 from benchmarks.tables import for_terminal, render_table
@@ -207,8 +206,8 @@ def _judge(
     Predictions are accuracies or, as good for a ranking, logits.
     """
     train, validation = data.train, data.validation
-    if model not in _STORED:
-        (fitted,) = fit_hyperparameters(train, validation, (0,), 1)
+    if (fit := MODELS[model].fit) is not None:
+        (fitted,) = fit(train, validation, (0,), 1)
         test = data.open_test()
         return [fitted.predict(test)], test.truth()
     kind, recipe = _STORED[model], RECIPES[MODELS[model].recipe]
@@ -243,7 +242,11 @@ def _measured(config: str, options: _Table) -> Iterator[Result]:
                 yield from Result.estimated("scale", config, "tau_above_hyperparameters", *lead, **what)
 
 
-def _write_tables(options: _Table) -> None:
+@_command
+def main(options: _Read | _Table) -> None:
+    if isinstance(options, _Read):
+        _keep(options)
+        return
     rows: list[Result] = []
     for config in options.config:
         measured = list(_measured(config, options))
@@ -252,11 +255,3 @@ def _write_tables(options: _Table) -> None:
     text = render_table("scale", rows=rows, models=MODELS)
     write_atomically(options.out / "scale.md", f"{text}\n".encode())
     print(for_terminal(text))
-
-
-@_command
-def main(options: _Read | _Table) -> None:
-    if isinstance(options, _Read):
-        _keep(options)
-    else:
-        _write_tables(options)

@@ -14,7 +14,6 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +74,6 @@ class Trial:
     """What the runs are ranked by; None is test accuracy."""
     label_checkpoint: str | None = None
     """The checkpoint that labels were measured at; None is that of the weights."""
-
-    def __post_init__(self) -> None:
-        if self.recipe not in RECIPES:
-            raise ValueError(f"unknown training recipe {self.recipe!r}: one of {', '.join(RECIPES)}")
 
     @classmethod
     def on(cls, data: BenchmarkData, model: str, seed: int, benchmark: str = "kendall", **what: Any) -> "Trial":
@@ -177,13 +172,12 @@ def _pack(outcomes: dict[str, Outcome]) -> bytes:
     arrays: dict[str, np.ndarray] = {}
     header = {}
     for key, outcome in outcomes.items():
-        present = {name: array for name in _ARRAYS if (array := getattr(outcome, name)) is not None}
-        # the same name for the same numbers, so that they are stored once
-        names = {
-            name: hashlib.sha256(array.dtype.str.encode() + array.tobytes()).hexdigest()[:16]
-            for name, array in present.items()
-        }
-        arrays |= {names[name]: array for name, array in present.items()}
+        names = {}
+        for name in _ARRAYS:
+            if (array := getattr(outcome, name)) is not None:
+                # the same name for the same numbers, so that they are stored once
+                names[name] = hashlib.sha256(array.dtype.str.encode() + array.tobytes()).hexdigest()[:16]
+                arrays[names[name]] = array
         header[key] = json.dumps({"arrays": names, "notes": outcome.notes})
     return save(arrays, metadata=header)
 
@@ -217,9 +211,8 @@ def compute(
 
     Trials that are in the store are not computed again.
     """
-    finished, skipped = _known(trials, data, store), {}
-    advance("reading finished trials", len(finished))
-    wanted = set(trials)
+    wanted, known, skipped = dict.fromkeys(trials), _known(trials, data, store), {}
+    advance("reading finished trials", len(known.keys() & wanted.keys()))
     for group in _groups(to_fit(trials, data, store), data):
         model = known_models()[group[0].model]
         advance(_label(group), 0)
@@ -232,41 +225,36 @@ def compute(
                 skipped[model.name] = str(error)
             else:
                 store.add(outcomes)
-                finished |= {trial: outcome for trial, outcome in outcomes.items() if trial in wanted}
-        advance(_label(group), len(wanted.intersection(group)))
-    # of averages whose parts are all finished; they are stored like any other outcome
-    parts = {trial: trial.parts for trial in trials if trial.parts and trial not in finished}
-    found = _known(list(chain(*parts.values())), data, store)
-    averages = {}
-    for trial in (trial for trial, own in parts.items() if found.keys() >= set(own)):
+                known |= outcomes
+        advance(_label(group), len(wanted.keys() & set(group)))
+    averages = {}  # of parts that are all finished; they are stored like any other outcome
+    for trial in (trial for trial in wanted if trial not in known and trial.parts and known.keys() >= set(trial.parts)):
         rows, labels = data.train.at_least(trial.threshold), [data.train.truth()]
         if "label" in known_models()[trial.model].reads and data.train.current is not None:
             labels.append(data.train.current)
-        averages[trial] = _average([found[part] for part in trial.parts], *(each[rows] for each in labels))
+        averages[trial] = _average([known[part] for part in trial.parts], *(each[rows] for each in labels))
     if averages:
         store.add(averages)
     advance("averaging", len(averages))
-    return finished | averages, skipped
+    known |= averages
+    return {trial: known[trial] for trial in wanted if trial in known}, skipped
 
 
 def _known(trials: Sequence[Trial], data: BenchmarkData, store: TrialStore) -> Outcomes:
-    """The finished ones among the trials: in the store, and not judged on test rows that the zoo had before.
-
-    A trial from before this was noted is taken as it is.
-    """
+    """The finished ones among the trials and their parts: in the store, and not judged on test rows that the zoo had
+    before. A trial from before this was noted is taken as it is."""
     return {
         trial: outcome
-        for trial, outcome in store.find(trials).items()
+        for trial, outcome in store.find([each for trial in trials for each in (trial, *trial.parts)]).items()
         if outcome.notes.get(TEST_FILES) in (None, data.tested_on(trial.elsewhere).test_files)
     }
 
 
 def to_fit(trials: Sequence[Trial], data: BenchmarkData, store: TrialStore) -> list[Trial]:
     """The trials that are not finished; in place of an average, its unfinished parts."""
-    finished = _known(trials, data, store)
-    fits = {fit: None for trial in trials if trial not in finished for fit in trial.parts or (trial,)}
-    fitted = _known(list(fits), data, store)
-    return [fit for fit in fits if fit not in fitted]
+    known = _known(trials, data, store)
+    fits = (fit for trial in trials if trial not in known for fit in trial.parts or (trial,))
+    return list(dict.fromkeys(fit for fit in fits if fit not in known))
 
 
 def _groups(trials: Sequence[Trial], data: BenchmarkData) -> list[list[Trial]]:
@@ -297,12 +285,12 @@ def _fit_and_judge(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> O
     if model.library is not None:
         importlib.import_module(model.library)  # before the clock starts
     fits = list(dict.fromkeys(trial.fit for trial in trials))
-    before = _reset_peak_memory(device)
+    peak = _count_peak_memory(device)
     start = time.perf_counter()
     fitted = _fit(fits, data, jobs)
     cost = {
         "wall_seconds": (time.perf_counter() - start) / len(fits),
-        "peak_memory_megabytes": None if before is None else max(0.0, _peak_memory(device) - before),
+        "peak_memory_megabytes": peak(),
         "fitted_together": len(fits),
         "device": describe_device(device),
     }
@@ -361,35 +349,29 @@ def _average(
         unexplained = np.maximum(np.cos(np.pi / 2 * taus) ** 2, _LEAST_VARIANCE)
         mean_ranks = np.average(places, axis=0, weights=1 / unexplained)
 
-    def total(note: str) -> float | None:
-        values = [outcome.notes[note] for outcome in outcomes]
-        numbers = [value for value in values if isinstance(value, int | float)]
-        return float(sum(numbers)) if len(numbers) == len(values) else None
-
     notes = first.notes | dict.fromkeys(("validation_tau", "epoch", "epochs", "mean_change", "fitted_together"))
-    notes |= {note: total(note) for note in ("parameters", "wall_seconds")}
+    notes |= {note: Outcome.joint_note(outcomes, note, sum) for note in ("parameters", "wall_seconds")}
     return replace(first, predicted=ranks.accuracy_at(mean_ranks).astype(np.float32), notes=notes)
 
 
-def _reset_peak_memory(device: torch.device) -> float | None:
-    """Counts the peak from here on, and returns the megabytes in use; None where the system does not report them.
+def _count_peak_memory(device: torch.device) -> Callable[[], float | None]:
+    """Counts from here on. What it returns gives the megabytes at the peak so far beyond those in use now.
 
-    On a GPU it is the memory of the device, on a CPU that of the process, after returning what earlier work freed.
+    On a GPU it is the memory of the device, on a CPU that of the process, after returning what earlier work freed; None
+    where the system does not report it.
     """
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-        return torch.cuda.memory_allocated(device) / 2**20
+        on_device = torch.cuda.memory_allocated(device)
+        return lambda: (torch.cuda.max_memory_allocated(device) - on_device) / 2**20
     try:
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
-        return memory_of_process("VmRSS")
+        before = memory_of_process("VmRSS")
     except (OSError, AttributeError):
-        return None
-
-
-def _peak_memory(device: torch.device) -> float:
-    return torch.cuda.max_memory_allocated(device) / 2**20 if device.type == "cuda" else memory_of_process("VmHWM")
+        return lambda: None
+    return lambda: max(0.0, memory_of_process("VmHWM") - before)
 
 
 def memory_of_process(kind: str) -> float:

@@ -261,9 +261,8 @@ def _on_cpu(rows: Checkpoints) -> Checkpoints:
 def _source_digest(names: set[str]) -> str:
     """A hash of the source of these modules and of those that they import from the same package, or from the same
     folder of the user's: changed code is fitted again. This project's own models have editions."""
-    homes = {(name.partition(".")[0], _top_folder(name)) for name in names}
-    packages = {package for package, _ in homes}
-    folders = {folder for _, folder in homes if folder is not None and "site-packages" not in folder.parts}
+    packages = {name.partition(".")[0] for name in names}
+    folders = {folder for folder in map(_top_folder, names) if folder and "site-packages" not in folder.parts}
     found: dict[str, bytes] = {}
     waiting = list(names)
     while waiting:

@@ -67,14 +67,6 @@ def _plateau_rates() -> _Rates:
             return
 
 
-def _following(rates: _Rates, improved: bool) -> float | None:
-    """The rate of the next epoch; None when training is over."""
-    try:
-        return rates.send(improved)
-    except StopIteration:
-        return None
-
-
 @dataclass(frozen=True)
 class _Recipe:
     """``converged`` trains until validation stops improving, ``scaled`` first brings what is read to unit size.
@@ -89,7 +81,10 @@ class _Recipe:
     weight_decay: float = 0.0
 
     def rates(self, epochs: int) -> _Rates:
-        return _plateau_rates() if self.converged else _paper_rates(epochs)
+        """The rate of each epoch; 0 when training is over."""
+        yield from _plateau_rates() if self.converged else _paper_rates(epochs)
+        while True:
+            yield 0.0
 
     def ranks(self, goodness: Float[np.ndarray, " n"], label: str) -> Ranks | None:
         return Ranks.among(goodness) if self.place or label != "test_accuracy" else None
@@ -163,26 +158,26 @@ def train_together(
     best_epoch = torch.zeros(count, dtype=torch.long, device=device)
     best = ensemble.parameters.detach().clone()
     schedules = [recipe.rates(epochs) for _ in seeds]
-    rates: list[float | None] = [next(schedule) for schedule in schedules]
+    rates = [next(schedule) for schedule in schedules]
     trained, epoch = [0] * count, 0
-    while any(rate is not None for rate in rates):
-        step.set_rates(torch.tensor([rate or 0.0 for rate in rates]))
+    while any(rates):
+        step.set_rates(torch.tensor(rates))
         for batches in zip(*_epoch_batches(len(train), seeds, epoch, device), strict=True):
             step.set_batches(*batches)
             step()
         epoch += 1
-        trained = [done if rate is None else epoch for done, rate in zip(trained, rates, strict=True)]
+        trained = [epoch if rate else done for done, rate in zip(trained, rates, strict=True)]
         logits = ensemble.read(inputs).double()
         tau = many_kendall_taus(logits, validation.goodness).nan_to_num(nan=_UNDEFINED)
         loss = F.binary_cross_entropy_with_logits(logits, targets.expand_as(logits), reduction="none").mean(1)
-        training = torch.tensor([rate is not None for rate in rates]).to(device, non_blocking=True)
+        training = torch.tensor(rates).to(device, non_blocking=True) > 0
         better = ((tau > best_tau) | ((tau == best_tau) & (loss < best_loss))) & training
         best_tau, best_loss = torch.where(better, tau, best_tau), torch.where(better, loss, best_loss)
         best_epoch = torch.where(better, epoch, best_epoch)
         best = torch.where(better[:, None], ensemble.parameters.detach(), best)
         # only a schedule that depends on validation makes the host wait for the device
         improved = better.tolist() if recipe.converged else [False] * count
-        rates = list(map(_following, schedules, improved))
+        rates = [schedule.send(now) for schedule, now in zip(schedules, improved, strict=True)]
     fitted = []
     for number, (tau, epoch) in enumerate(zip(best_tau.tolist(), best_epoch.tolist(), strict=True)):
         predictor = ensemble.member(number, best[number])
@@ -204,17 +199,12 @@ def _epoch_batches(
 
     The last batch is filled up with rows of weight 0: a recorded step has one shape.
     """
-    steps = math.ceil(rows / _BATCH_SIZE)
-    index = np.zeros((len(seeds), steps * _BATCH_SIZE), dtype=np.int64)
-    for member, seed in enumerate(seeds):
-        index[member, :rows] = np.random.default_rng([seed, epoch]).permutation(rows)
-    real = (np.arange(steps * _BATCH_SIZE) < rows).reshape(steps, 1, _BATCH_SIZE)
-    row_weights = np.broadcast_to(real / real.sum(-1, keepdims=True), (steps, len(seeds), _BATCH_SIZE))
-    batches = index.reshape(len(seeds), steps, _BATCH_SIZE).swapaxes(0, 1)
-    return (
-        torch.from_numpy(batches.copy()).to(device, non_blocking=True),
-        torch.from_numpy(row_weights.astype(np.float32)).to(device, non_blocking=True),
-    )
+    orders = np.stack([np.random.default_rng([seed, epoch]).permutation(rows) for seed in seeds])
+    padded = torch.from_numpy(np.pad(orders, ((0, 0), (0, -rows % _BATCH_SIZE))))
+    index = padded.unflatten(1, (-1, _BATCH_SIZE)).transpose(0, 1).contiguous()
+    real = (torch.arange(padded.shape[1]) < rows).float().view(-1, 1, _BATCH_SIZE)
+    row_weights = (real / real.sum(-1, keepdim=True)).expand(index.shape).contiguous()
+    return index.to(device, non_blocking=True), row_weights.to(device, non_blocking=True)
 
 
 @one_thread()
@@ -228,56 +218,48 @@ def train_one_by_one(
 ) -> list[Fitted]:
     """A fitted network for each seed.
 
-    Batches, targets, learning rates and the choice of the epoch are those of ``train_together``.
+    Batches, targets, learning rates and the choice of the epoch are those of ``train_together``: the highest τ on
+    validation, and at equal τ the lowest loss.
     """
-    device = train.weights.device
-
-    def fit(seed: int) -> Fitted:
-        # torch's own random numbers, which dropout draws from, follow the seed and are put back afterwards
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.manual_seed(seed)
-            module = build(torch.Generator().manual_seed(seed)).to(device)
-            return _train_one(module, seed, train, validation, recipe, epochs)
-
-    return [fit(seed) for seed in seeds]
-
-
-def _train_one(
-    module: nn.Module, seed: int, train: Checkpoints, validation: Checkpoints, recipe: _Recipe, epochs: int
-) -> Fitted:
-    """The network at its best epoch: that of the highest τ on validation, and at equal τ of the lowest loss."""
-    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    if not parameters:
-        raise ValueError(f"{type(module).__name__} has no parameters to train: give it fit and predict instead")
-    device, ranks, scale = train.weights.device, recipe.ranks(train.truth(), train.label), None
+    device, ranks = train.weights.device, recipe.ranks(train.truth(), train.label)
+    scale, all_fitted = None, []
     if recipe.scaled:
         scale = WeightScale(train.spec).to(device)
         scale.fit(TransformerWeights.from_flat(train.spec, train.weights, check_finite=False))
-    optimizer = torch.optim.Adam(parameters, weight_decay=recipe.weight_decay, decoupled_weight_decay=True)
     targets, validation_targets = _targets_of(train, ranks), _targets_of(validation, ranks).double()
-    rates, epoch = recipe.rates(epochs), 0
-    rate: float | None = next(rates)
-    best, best_epoch, best_merit = copy.deepcopy(module.state_dict()), 0, (-math.inf, -math.inf)
-    while rate is not None:
-        optimizer.param_groups[0]["lr"] = rate
-        module.train()
-        index, row_weights = _epoch_batches(len(train), (seed,), epoch, device)
-        for padded, counted in zip(index[:, 0], row_weights[:, 0] > 0, strict=True):
-            batch = padded[counted]
-            weights = TransformerWeights.from_flat(train.spec, train.weights[batch], check_finite=False)
-            loss = F.binary_cross_entropy_with_logits(_logits(module, scale, weights), targets[batch])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        epoch += 1
-        predicted = _read(module, scale, validation).double()
-        tau = np.nan_to_num(kendall_tau(predicted.cpu().numpy(), validation.truth()), nan=_UNDEFINED)
-        merit = (float(tau), -float(F.binary_cross_entropy_with_logits(predicted, validation_targets)))
-        if merit > best_merit:
-            best, best_epoch, best_merit = copy.deepcopy(module.state_dict()), epoch, merit
-        rate = _following(rates, best_epoch == epoch)
-    module.load_state_dict(best)
-    return _fitted(module, best_epoch, epoch, best_merit[0], ranks, scale)
+    # torch's own random numbers, which dropout draws from, follow the seed and are put back afterwards
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        for seed in seeds:
+            torch.manual_seed(seed)
+            module = build(torch.Generator().manual_seed(seed)).to(device)
+            parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+            if not parameters:
+                raise ValueError(f"{type(module).__name__} has no parameters to train: give it fit and predict instead")
+            optimizer = torch.optim.Adam(parameters, weight_decay=recipe.weight_decay, decoupled_weight_decay=True)
+            rates, epoch = recipe.rates(epochs), 0
+            rate = next(rates)
+            best, best_epoch, best_merit = copy.deepcopy(module.state_dict()), 0, (-math.inf, -math.inf)
+            while rate:
+                optimizer.param_groups[0]["lr"] = rate
+                module.train()
+                index, row_weights = _epoch_batches(len(train), (seed,), epoch, device)
+                for padded, counted in zip(index[:, 0], row_weights[:, 0] > 0, strict=True):
+                    batch = padded[counted]
+                    weights = TransformerWeights.from_flat(train.spec, train.weights[batch], check_finite=False)
+                    loss = F.binary_cross_entropy_with_logits(_logits(module, scale, weights), targets[batch])
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                epoch += 1
+                predicted = _read(module, scale, validation).double()
+                tau = np.nan_to_num(kendall_tau(predicted.cpu().numpy(), validation.truth()), nan=_UNDEFINED)
+                merit = (float(tau), -float(F.binary_cross_entropy_with_logits(predicted, validation_targets)))
+                if merit > best_merit:
+                    best, best_epoch, best_merit = copy.deepcopy(module.state_dict()), epoch, merit
+                rate = rates.send(best_epoch == epoch)
+            module.load_state_dict(best)
+            all_fitted.append(_fitted(module, best_epoch, epoch, best_merit[0], ranks, scale))
+    return all_fitted
 
 
 @torch.no_grad()

@@ -47,6 +47,7 @@ def _flat(rows: Checkpoints) -> Float[np.ndarray, "n d"]:
 
 
 def fit_xgboost(train: Checkpoints, validation: Checkpoints, seeds: Sequence[int], jobs: int) -> list[Fitted]:
+    """Nothing is random: all seeds are the same."""
     import xgboost
 
     binned = xgboost.QuantileDMatrix(_flat(train), train.truth(), max_bin=_BINS, nthread=jobs)
@@ -61,19 +62,15 @@ def fit_xgboost(train: Checkpoints, validation: Checkpoints, seeds: Sequence[int
         "nthread": jobs,
         "verbosity": 0,
     }
+    stopping: Any = {"evals": [(held_out, "validation")], "early_stopping_rounds": _PATIENCE}
+    booster = xgboost.train(settings, binned, _MAX_ROUNDS, **stopping, verbose_eval=False)
+    rounds = booster.best_iteration + 1
+    leaves = [tree.count("leaf=") for tree in booster[:rounds].get_dump()]
 
-    def boost(seed: int) -> Fitted:
-        stopping: Any = {"evals": [(held_out, "validation")], "early_stopping_rounds": _PATIENCE}
-        booster = xgboost.train(settings | {"seed": seed}, binned, _MAX_ROUNDS, **stopping, verbose_eval=False)
-        rounds = booster.best_iteration + 1
-        leaves = [tree.count("leaf=") for tree in booster[:rounds].get_dump()]
+    def predict(rows: Checkpoints) -> np.ndarray:
+        return booster.predict(xgboost.DMatrix(_flat(rows), nthread=jobs), iteration_range=(0, rounds))
 
-        def predict(rows: Checkpoints) -> np.ndarray:
-            return booster.predict(xgboost.DMatrix(_flat(rows), nthread=jobs), iteration_range=(0, rounds))
-
-        return _fitted(predict, leaves, rounds, booster.num_boosted_rounds(), validation)
-
-    return [boost(seed) for seed in seeds]
+    return [_fitted(predict, leaves, rounds, booster.num_boosted_rounds(), validation)] * len(seeds)
 
 
 def fit_lightgbm(train: Checkpoints, validation: Checkpoints, seeds: Sequence[int], jobs: int) -> list[Fitted]:

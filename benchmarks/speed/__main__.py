@@ -96,7 +96,6 @@ _command = Command(
 )
 
 import tempfile
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
@@ -118,7 +117,6 @@ from zoo.format.statements import NOTHING_STATED
 from zoo.format.table_file import ROWS_PER_BATCH, write_table
 from zoo.reading.locate import find_folder
 from zoo.reading.reader import open_zoo
-from zoo.storage.untrusted import HeldFile
 from zoo.terminal import say
 
 _MIN_CHECKPOINTS, _ROWS_PER_FILE = 4_000, 512
@@ -148,11 +146,10 @@ def _fabricate(folder: Path, config: str) -> Path:
     named = {"task": spec.task, "checkpoint": CHECKPOINTS[1], "optimizer": OPTIMIZERS[0]}
     row = dict.fromkeys(schema.names[:-1], 0) | named
 
-    def checkpoints(start: int, stop: int) -> Iterator[pa.Table]:
-        for first in range(start, stop, ROWS_PER_BATCH):
-            rows = [row | {"run_id": f"{number:016x}"} for number in range(first, min(first + ROWS_PER_BATCH, stop))]
-            weights = random.standard_normal((len(rows), spec.num_parameters), dtype=np.float32)
-            yield with_weights(pa.Table.from_pylist(rows, pa.schema(list(schema)[:-1])), weights)
+    def checkpoints(first: int, count: int) -> pa.Table:
+        rows = [row | {"run_id": f"{number:016x}"} for number in range(first, first + count)]
+        weights = random.standard_normal((count, spec.num_parameters), dtype=np.float32)
+        return with_weights(pa.Table.from_pylist(rows, pa.schema(list(schema)[:-1])), weights)
 
     counts = dict.fromkeys(SPLITS, 0) | {"train": _MIN_CHECKPOINTS}
     files = {f"{config}/{RUNS_FILE}": write_table(folder / config / RUNS_FILE, PUBLISHED_RUN_SCHEMA, [])}
@@ -160,8 +157,8 @@ def _fabricate(folder: Path, config: str) -> Path:
         starts = range(0, max(1, count), _ROWS_PER_FILE)
         for index, start in enumerate(starts):
             name = split_file(config, split, index, len(starts))
-            rows = checkpoints(start, min(start + _ROWS_PER_FILE, count))
-            files[name] = write_table(folder / name, schema, rows)
+            rows = checkpoints(start, min(_ROWS_PER_FILE, count - start))
+            files[name] = write_table(folder / name, schema, [rows])
     trained = (spec.task, spec, "none", {"epochs": 1}, SHARED_SEED, "nothing: fabricated", None)
     details = ConfigDetails(*trained, engines=[], precisions=[], code_versions=[], shards=[], runs={}, rows=counts)
     card = DEFAULT_CARD.read_text(encoding="utf-8")
@@ -181,8 +178,8 @@ def _measure_ways(folder: Path, config: str, scratch: Path, repeats: int) -> Ite
             "leave out --zoo to fabricate them"
         )
     # the bytes of the files in order, whatever they mean, one batch at a time: an upper bound
-    files = [HeldFile(path) for path in PublishedZoo.read(folder).paths(config, ["train"])]
-    maps = [torch.from_numpy(np.frombuffer(file.map(), dtype="<f4")) for file in files]
+    paths = PublishedZoo.read(folder).paths(config, ["train"])
+    maps = [torch.from_file(str(path), size=path.stat().st_size // 4) for path in paths]
     bare = [piece for each in maps for piece in each.split(ROWS_PER_BATCH * reader.spec.num_parameters)]
     load: Any = partial(datasets.load_dataset, str(folder), config, split="train")
     mapped = load(cache_dir=str(scratch / "cache")).with_format("torch")
@@ -222,12 +219,7 @@ def _full_pass(way: Callable[[], Iterable[Tensor]]) -> Callable[[], float]:
 def _read_streaming(stream: Any) -> Iterator[Tensor]:
     for table in stream.iter(ROWS_PER_BATCH):
         column = table.column("weights").combine_chunks()
-        values = column.values.to_numpy().reshape(len(column), -1)
-        with warnings.catch_warnings():
-            # torch warns that Arrow's memory is read-only; a copy would cost a quarter of the speed
-            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-            tensor = torch.from_numpy(values)
-        yield tensor
+        yield torch.from_dlpack(column.values).view(len(column), -1)  # a copy would cost a quarter of the speed
 
 
 def _read_state_dicts(files: Sequence[Path]) -> Iterator[Tensor]:

@@ -1,15 +1,16 @@
 """How fast zoo models and predictors train, each beside its slow twin, and what all speed benchmarks share: warm up,
 synchronize, repeat; a row has the median and the spread."""
 
+import gc
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from statistics import median
+from timeit import timeit
 from typing import Any, TypeVar
 
 import pandas as pd
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.benchmark import timer
 
@@ -48,11 +49,7 @@ _Name = TypeVar("_Name")
 
 
 def measure(
-    calls: Mapping[_Name, Callable[[], object]],
-    *,
-    repeats: int,
-    warmup: int = 3,
-    calls_per_sample: int = 1,
+    calls: Mapping[_Name, Callable[[], object]], *, repeats: int, warmup: int = 3, calls_per_sample: int = 1
 ) -> dict[_Name, Sequence[float]]:
     """Seconds per call of each function. They take turns, so that a busy moment of the machine affects all of them.
 
@@ -64,18 +61,11 @@ def measure(
             call()
     rounds: list[list[float]] = []
     for left in range(repeats - 1, -1, -1):
-        rounds.append([_seconds(call, calls_per_sample) for call in calls.values()])
+        # garbage is collected meanwhile, as in any training; torch's timer waits until a GPU has finished
+        rounds.append([timeit(call, gc.enable, timer, calls_per_sample) / calls_per_sample for call in calls.values()])
         if len(rounds) == 1 and (expected := sum(rounds[0]) * calls_per_sample * left) > 5:
             say(f"  about {duration(expected)} more")
     return dict(zip(calls, zip(*rounds, strict=True), strict=True))
-
-
-def _seconds(call: Callable[[], object], calls: int) -> float:
-    """The mean of some calls in a row; torch's timer waits until a GPU has finished."""
-    start = timer()
-    for _ in range(calls):
-        call()
-    return (timer() - start) / calls
 
 
 def speed_row(benchmark: str, config: str, variant: str, metric: str, samples: Sequence[float], **known: Any) -> Result:
@@ -124,11 +114,10 @@ def _single(config: str, device: torch.device, options: Any) -> Result:
     optimizer, inputs = make_optimizer(run, model), TrainingInputs.prepare(task)
     batches = epoch_batches(train_subset(len(task.train), 1.0), run.protocol, epoch=0).to(device)
     with fast_small_products():
-        calls = {"epoch": lambda: train_batches(model, optimizer, inputs, batches)}
-        seconds = measure(calls, repeats=options.repeats, warmup=1)["epoch"]
-    per_step = [epoch * 1e6 / _SINGLE_STEPS for epoch in seconds]
+        epoch = partial(train_batches, model, optimizer, inputs, batches)
+        seconds = measure({"epoch": epoch}, repeats=options.repeats, warmup=1)["epoch"]
     row = _rows_of("single", config, device, options, models=1, precision="float32")
-    return row("us_per_model_step", per_step)
+    return row("us_per_model_step", [epoch * 1e6 / _SINGLE_STEPS for epoch in seconds])
 
 
 def _population(
@@ -233,16 +222,28 @@ def _steps(config: str, device: torch.device, batch: int, repeats: int) -> Itera
 
     graph = device.type == "cuda"
     predictors = [predictor(seed) for seed in range(_SEEDS)]
-    literal = literal_twin(predictor(0).to(device))
+    literal, weights = literal_twin(predictor(0).to(device)), TransformerWeights.from_flat(rows.spec, rows.weights)
+    optimizer = torch.optim.Adam(literal.parameters(), fused=True)
+
+    @fast_small_products()
+    def literal_gradients() -> None:
+        """As usual in torch, so that the literal twin does not pay for what an ensemble needs."""
+        optimizer.zero_grad()
+        F.binary_cross_entropy_with_logits(literal.logits(weights), rows.goodness).backward()
+
+    def literal_step() -> None:
+        literal_gradients()
+        optimizer.step()
+
     # metric → variant, seeds and CUDA graph → call; "merged" are the grouped terms of the layers
     calls: dict[str, dict[tuple[str, int, bool], Callable[[], object]]] = {
         "forward_backward_ms": {
             ("merged", 1, False): training_step(predictors[:1], False).gradients,
-            ("literal", 1, False): _plain_step(literal, rows.weights, rows.goodness, update=False),
+            ("literal", 1, False): literal_gradients,
         },
         "training_step_ms": {
             ("merged", 1, graph): training_step(predictors[:1], graph),
-            ("literal", 1, False): _plain_step(literal, rows.weights, rows.goodness, update=True),
+            ("literal", 1, False): literal_step,
             ("merged", _SEEDS, graph): training_step(predictors, graph),
         },
     }
@@ -257,21 +258,6 @@ def _steps(config: str, device: torch.device, batch: int, repeats: int) -> Itera
             setting: Setting = {"batch": batch, "channels": [10], "seeds": seeds, "cuda_graph": as_graph}
             setting |= {"best_ms": min(ms)}
             yield speed_row("nfn", config, variant, metric, ms, setting=setting, device=device)
-
-
-def _plain_step(predictor: TransformerNFN, flat: Tensor, accuracy: Tensor, *, update: bool) -> Callable[[], None]:
-    """The usual step of one predictor in torch, so that the literal twin does not pay for what an ensemble needs."""
-    optimizer = torch.optim.Adam(predictor.parameters(), fused=True)
-    weights = TransformerWeights.from_flat(predictor.spec, flat)
-
-    @fast_small_products()
-    def step() -> None:
-        optimizer.zero_grad()
-        F.binary_cross_entropy_with_logits(predictor.logits(weights), accuracy).backward()
-        if update:
-            optimizer.step()
-
-    return step
 
 
 def gauge(options: Any) -> Iterator[Result]:

@@ -11,7 +11,7 @@ import benchmarks
 from benchmarks import results
 from benchmarks import trial as trial_module
 from benchmarks.data import BenchmarkData, Checkpoints, Elsewhere, Outcome
-from benchmarks.experiment import _AVERAGED_NOTES, Entry
+from benchmarks.experiment import Entry
 from benchmarks.models import training
 from benchmarks.models.registry import MODELS
 from benchmarks.options import SIX_MODELS
@@ -24,9 +24,8 @@ PLACES = [("agnews", "best", "z", True), ("agnews", "best", "z", False), ("agnew
 
 
 def outcome(predicted: list[float], truth: list[float], **notes: float | str | None) -> Outcome:
-    all_notes = {"device": "cpu", **dict.fromkeys(_AVERAGED_NOTES), **notes}
     numbers = [np.array(values, dtype=np.float32) for values in (predicted, truth)]
-    return Outcome(numbers[0], numbers[1], np.arange(len(truth)), all_notes)
+    return Outcome(numbers[0], numbers[1], np.arange(len(truth)), {"device": "cpu", **notes})
 
 
 def silent(text: str, count: int) -> None:

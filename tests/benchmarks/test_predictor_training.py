@@ -14,9 +14,7 @@ from benchmarks.models import training
 from benchmarks.models.training import (
     RECIPES,
     _epoch_batches,
-    _following,
     _paper_rates,
-    _plateau_rates,
     _Recipe,
     train_together,
 )
@@ -104,9 +102,9 @@ def test_the_learning_rates_of_the_paper():
 
 def test_training_goes_on_while_validation_improves_and_ends_when_it_does_not():
     for improved, expected in ((False, 9 + 3 * 10), (True, 400)):
-        rates, epochs = _plateau_rates(), 1
+        rates, epochs = RECIPES["converged"].rates(0), 1
         next(rates)
-        while _following(rates, improved) is not None:
+        while rates.send(improved):
             epochs += 1
         assert epochs == expected
 

@@ -98,7 +98,7 @@ def test_a_variant_that_cannot_run_here_is_refused_in_one_line(
 
 def test_long_samples_are_announced(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     for seconds in (2.0, 130.0):
-        monkeypatch.setattr(training, "_seconds", lambda *_, seconds=seconds: seconds)
+        monkeypatch.setattr(training, "timeit", lambda *_, seconds=seconds: seconds)
         training.measure({"call": lambda: None}, repeats=2)
     assert capsys.readouterr().err == "  about 2 min more\n"
 
