@@ -26,7 +26,7 @@ from torch import Tensor
 from zoo.command import DEFAULT_NAME
 from zoo.format.manifest import read_one_edition
 from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo, parse_splits
-from zoo.format.schema import PUBLISHED_RUN_SCHEMA, WEIGHTS, checkpoint_schema
+from zoo.format.schema import PUBLISHED_RUN_SCHEMA, WEIGHTS, checkpoint_schema, with_weights
 from zoo.format.splits import SPLITS
 from zoo.format.table_file import read_batches, read_table
 from zoo.reading.locate import choose_configs, find_folder
@@ -117,6 +117,10 @@ class MappedCheckpoints:
         within = rows - self.batch_starts[batches]
         found = zip(batches.tolist(), within.tolist(), strict=True)
         return np.concatenate([self.batches[batch].unwritten().array[row] for batch, row in found]).reshape(-1, d)
+
+    def take(self, rows: Integer[np.ndarray, " n"]) -> pa.Table:
+        """A copy of any rows in any order, with all columns."""
+        return with_weights(self.table.take(pa.array(rows)), self.gather(rows))
 
 
 def _map_batches(file: HeldFile, spec: TransformerSpec) -> list[tuple[_BatchWeights, pa.RecordBatch]]:
@@ -250,6 +254,10 @@ class ZooReader:
             return self.weights(numbers[None])[0]
         piece = self._rows.pieces(numbers, [slice(0, len(numbers))])[0] if len(numbers) else None
         return torch.from_numpy(self._rows.gather(numbers)) if piece is None else self._rows.view(piece)
+
+    def table(self, rows: Integer[np.ndarray, " n"]) -> pa.Table:
+        """Some rows with all columns."""
+        return self._rows.take(rows)
 
     def arrays(
         self, where: Where = None, label: str = "test_accuracy"
