@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from jaxtyping import Bool, Float32, Float64, Int64, Shaped
+from jaxtyping import Bool, Float32, Float64, Int64
 from msgspec import Meta
 
 from zoo.checked import allowed
@@ -64,7 +64,10 @@ def config_faults(
         yield from _lines(rows, [(twice, f"{checkpoint} of run {run} is also in {path}, row {number}")])
     if splits is not None:
         assert isinstance(record, ConfigDetails)
-        yield from _lines(rows, _misplaced(table, np.array(splits, dtype=str), record))
+        belongs, lies = (np.array(each, dtype=str) for each in (record.splits_of(table.__getitem__), splits))
+        for split in SPLITS:
+            wrong = (lies == split) & (belongs != split)
+            yield from _lines(rows, [(wrong, f"the run does not belong in {split}")])
     yield from _lines(rows, _weight_faults(table, weights, record.task, seen))
     if whole:
         kept = keys[keys["checkpoint"].isin(record.checkpoints) & ~twice]["run_id"].value_counts()
@@ -177,12 +180,6 @@ def _curves_at(curves: pa.ChunkedArray, runs: pd.Series, epochs: np.ndarray) -> 
     starts, lengths = (pd.Series(each).reindex(runs).to_numpy() for each in (lengths.cumsum() - lengths, lengths))
     inside = (epochs >= 1) & (epochs <= lengths)
     return np.append(values, np.nan)[np.where(inside, starts + epochs - 1, len(values)).astype(np.int64)]
-
-
-def _misplaced(rows: pd.DataFrame, lies_in: Shaped[np.ndarray, " n"], details: ConfigDetails) -> Iterator[_Fault]:
-    placed = np.array(details.splits_of(rows.__getitem__), dtype=str)
-    for split in SPLITS:
-        yield (lies_in == split) & (placed != split), f"the run does not belong in {split}"
 
 
 def _weight_faults(
