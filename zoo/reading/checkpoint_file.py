@@ -35,7 +35,8 @@ class CheckpointFile(NamedTuple):
             raise ValueError(f"{path} is not a checkpoint file: its name should end in {', '.join(SUFFIXES)}")
         refuse_larger(path, _MAX_BYTES)
         if path.suffix in _SAFETENSORS:
-            state, metadata = _read_safetensors(path)
+            with faults_named(f"{path} is damaged", SafetensorError), safe_open(path, framework="pt") as file:
+                state, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
         else:
             state, metadata = _read_torch(path), {}
         for name, tensor in state.items():
@@ -59,11 +60,6 @@ def _is_plain(tensor: object) -> bool:
     if not isinstance(tensor, Tensor) or tensor.dtype not in _FLOATS:
         return False
     return tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_meta
-
-
-def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    with faults_named(f"{path} is damaged", SafetensorError), safe_open(path, framework="pt") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
 
 
 def _read_torch(path: Path) -> dict[str, Tensor]:

@@ -145,13 +145,10 @@ class TransformerSpec:
         """
         start = self.tensors["blocks.0.query.weight"].offset
         stop = start + self.blocks * self.block_size
-        parts: dict[Component, slice] = {
-            "encoder": slice(start, stop),
-            "classifier": slice(stop, self.num_parameters),
-        }
-        if start > 0:
-            parts = {"embedding": slice(0, start), **parts}
-        return MappingProxyType(parts)
+        ends = ((0, start), (start, stop), (stop, self.num_parameters))
+        return MappingProxyType(
+            {name: slice(*both) for name, both in zip(COMPONENTS, ends, strict=True) if both != (0, 0)}
+        )
 
     @property
     def unit_layers(self) -> tuple[str, ...]:
