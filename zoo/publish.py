@@ -105,12 +105,7 @@ def _publish(options: _Options, advance: Advance = lambda rows: None) -> Manifes
 
 
 def _write_config(
-    folder: Path,
-    config: str,
-    shards: Sequence[Shard],
-    options: _Options,
-    seen: SeenWeights,
-    advance: Advance,
+    folder: Path, config: str, shards: Sequence[Shard], options: _Options, seen: SeenWeights, advance: Advance
 ) -> tuple[dict[str, FileEntry], ConfigDetails]:
     """Writes the splits and the runs of one config; refuses what ``zoo.verify`` would report.
 
@@ -125,16 +120,9 @@ def _write_config(
     completed = _completed_rows(rows, all_runs, record)
     metadata = rows.table.take(pa.array(completed))
     weights = (rows.gather(part) for part in _pieces(completed, ROWS_PER_BATCH))
-    numbers = [shard.record.shard for shard in shards]
-    for fault in config_faults(
-        record,
-        numbers,
-        located,
-        (metadata, lambda row: rows.locate(int(completed[row]))),
-        weights,
-        seen,
-        whole=not any(shard.record.all_checkpoints for shard in shards),
-    ):
+    located_rows: Located = metadata, lambda row: rows.locate(int(completed[row]))
+    numbers, whole = [each.record.shard for each in shards], not any(each.record.all_checkpoints for each in shards)
+    for fault in config_faults(record, numbers, located, located_rows, weights, seen, whole=whole):
         raise ValueError(fault)
     runs = all_runs if options.first is None else _sample_runs(config, tables, options.first)
     facts, kept = metadata.to_pandas(), record.checkpoints_among(options.checkpoints)

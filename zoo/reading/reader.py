@@ -293,12 +293,7 @@ class ZooReader:
         return (self[row] for row in range(len(self)))
 
     def batches(
-        self,
-        batch_size: int = 64,
-        shuffle: bool = False,
-        seed: int = 0,
-        where: Where = None,
-        drop_last: bool = False,
+        self, batch_size: int = 64, shuffle: bool = False, seed: int = 0, where: Where = None, drop_last: bool = False
     ) -> Iterator[Batch]:
         """Pairs of ``TransformerWeights`` and the metadata of the same rows, each row once.
 
