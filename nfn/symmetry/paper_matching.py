@@ -194,11 +194,8 @@ def _check_conditions(u: BlockWeights, which: str, epsilon: float) -> None:
 def _match_heads(u: BlockWeights, v: BlockWeights, epsilon: float) -> Tensor:
     """τ with Q·Kᵀ of v's head i equal to that of u's head τ(i)."""
     same = _agree(u.query[None], u.key.mT[None], v.query[:, None], v.key.mT[:, None], epsilon).all(-1).all(-1)
-    tau = _assign_same(same)
-    if tau is None:
-        head = int(same.any(1).logical_not().nonzero()[0]) if not bool(same.any(1).all()) else 0
-        raise NoMatch(f"no head of the first has the W^(Q)·(W^(K))ᵀ of head {head} of the second")
-    return tau
+    head = int(same.any(1).int().argmin())  # the first without a partner
+    return _assign_same(same, f"no head of the first has the W^(Q)·(W^(K))ᵀ of head {head} of the second")
 
 
 def _match_features(u: BlockWeights, v: BlockWeights, epsilon: float) -> Tensor:
@@ -208,13 +205,10 @@ def _match_features(u: BlockWeights, v: BlockWeights, epsilon: float) -> Tensor:
     """
     ours, theirs = u.output.mT[:, None, ..., None], v.output.mT[:, :, None, :, None]  # columns of u by those of v
     same = _agree(u.value[:, None, None], ours, v.value[:, None, None], theirs, epsilon).flatten(3).all(-1).all(0)
-    if _assign_same(same) is None:
-        raise NoMatch("W^(V)·W^(O) of the heads differ, even with the output features permuted")
+    _assign_same(same, "W^(V)·W^(O) of the heads differ, even with the output features permuted")
     rows_u, rows_v = u.weight_a.sort(dim=-1).values, v.weight_a.sort(dim=-1).values
-    features = _assign_same(same & (rows_v[:, None] == rows_u[None]).all(-1))
-    if features is None:
-        raise NoMatch("W_A differs by more than a permutation of its rows and columns that fits W^(V)·W^(O)")
-    return features
+    reason = "W_A differs by more than a permutation of its rows and columns that fits W^(V)·W^(O)"
+    return _assign_same(same & (rows_v[:, None] == rows_u[None]).all(-1), reason)
 
 
 def _match_neurons(u: BlockWeights, v: BlockWeights, features: Tensor) -> Tensor:
@@ -223,10 +217,8 @@ def _match_neurons(u: BlockWeights, v: BlockWeights, features: Tensor) -> Tensor
         raise NoMatch("b_B differs, and the group does not move it")
     ours = torch.cat([u.weight_a[features].mT, u.bias_a[:, None], u.weight_b], dim=1)
     theirs = torch.cat([v.weight_a.mT, v.bias_a[:, None], v.weight_b], dim=1)
-    neurons = _assign_same((theirs[:, None] == ours[None]).all(-1))
-    if neurons is None:
-        raise NoMatch("no permutation of the hidden neurons carries W_A, b_A and W_B along together")
-    return neurons
+    reason = "no permutation of the hidden neurons carries W_A, b_A and W_B along together"
+    return _assign_same((theirs[:, None] == ours[None]).all(-1), reason)
 
 
 def _agree(
@@ -240,10 +232,12 @@ def _agree(
     return (left @ right - other_left @ other_right).abs() <= _ROUNDINGS * epsilon * slack
 
 
-def _assign_same(same: Bool[Tensor, "n n"]) -> Tensor | None:
-    """p with same[i, p(i)] for all i, one to one, or None. Equality is transitive: the first free partner will do."""
+def _assign_same(same: Bool[Tensor, "n n"], reason: str) -> Int[Tensor, " n"]:
+    """p with same[i, p(i)] for all i, one to one, or ``NoMatch``. Equality is transitive: any free partner will do."""
     chosen = assign(~same)
-    return chosen if bool(same.gather(1, chosen[:, None]).all()) else None
+    if not bool(same.gather(1, chosen[:, None]).all()):
+        raise NoMatch(reason)
+    return chosen
 
 
 def assign(unlike: Shaped[Tensor, "n n"]) -> Int[Tensor, " n"]:
