@@ -140,9 +140,9 @@ def dense(widths: Sequence[int], generator: torch.Generator) -> nn.Sequential:
     return nn.Sequential(*chain.from_iterable(layers))
 
 
-def normalized_network(widths: Sequence[int], generator: torch.Generator) -> nn.Sequential:
-    """Linear layers between the given widths, LayerNorm and GELU after each, and a linear layer to one number."""
-    layers = (
-        [linear(inputs, outputs, generator), nn.LayerNorm(outputs), nn.GELU()] for inputs, outputs in pairwise(widths)
-    )
-    return nn.Sequential(*chain.from_iterable(layers), linear(widths[-1], 1, generator))
+def normalized_network(
+    widths: Sequence[int], generator: torch.Generator, activation: type[nn.Module] = nn.GELU, outputs: int = 1
+) -> nn.Sequential:
+    """Linear layers between the given widths, LayerNorm and an activation after each, and one more linear layer."""
+    layers = ([linear(below, above, generator), nn.LayerNorm(above), activation()] for below, above in pairwise(widths))
+    return nn.Sequential(*chain.from_iterable(layers), linear(widths[-1], outputs, generator))
