@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from jinja2 import Environment
 
 from zoo.command import Advance, how_many, progress_bar
@@ -130,12 +131,9 @@ def _pictured_runs(runs: Sequence[int], merits: Sequence[float], count: int) -> 
 
     The first and the last are always among them.
     """
-    best: dict[int, float] = {}
-    for run, merit in zip(runs, merits, strict=True):
-        best[run] = max(best.get(run, merit), merit)
-    order = sorted(best, key=lambda run: (best[run], run))
-    ranks = np.unique(np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int))
-    return sorted(order[rank] for rank in ranks)
+    best = pd.Series(list(merits), list(runs), dtype=float).groupby(level=0).max().sort_values(kind="stable")
+    ranks = np.unique(np.linspace(0, len(best) - 1, min(count, len(best))).round().astype(int))
+    return sorted(best.index[ranks].tolist())
 
 
 def _write_script(path: Path, value: Any) -> None:
