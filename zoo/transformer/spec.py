@@ -7,6 +7,7 @@ value and the columns of output. The blocks follow each other with a constant st
 
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
+from itertools import accumulate
 from math import prod
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -101,12 +102,8 @@ class TransformerSpec:
             shapes["classifier.fc1.bias"] = (self.dim,)
             shapes["classifier.fc2.weight"] = (self.classes, self.dim)
             shapes["classifier.fc2.bias"] = (self.classes,)
-        slots: dict[str, _TensorSlot] = {}
-        offset = 0
-        for name, shape in shapes.items():
-            slots[name] = _TensorSlot(shape, offset)
-            offset += prod(shape)
-        return MappingProxyType(slots)
+        offsets = accumulate(map(prod, shapes.values()), initial=0)
+        return MappingProxyType(dict(zip(shapes, map(_TensorSlot, shapes.values(), offsets), strict=True)))
 
     @property
     def _block_shapes(self) -> dict[str, tuple[int, ...]]:
