@@ -25,14 +25,14 @@ from torch import Tensor
 
 from zoo.command import DEFAULT_NAME
 from zoo.format.manifest import read_one_edition
-from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo, parse_splits
+from zoo.format.published import EMBEDDING_FILES, RUNS_FILE, ConfigDetails, PublishedZoo, parse_splits
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, WEIGHTS, checkpoint_schema, with_weights
 from zoo.format.splits import SPLITS
 from zoo.format.table_file import read_batches, read_table
 from zoo.reading.locate import choose_configs, find_folder
 from zoo.reading.selection import Where, select, why_none
 from zoo.storage.untrusted import HeldFile
-from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE, WordEmbedding
+from zoo.tasks.embedding import WordEmbedding
 from zoo.transformer.spec import TransformerSpec
 from zoo.transformer.weights import TransformerWeights
 
@@ -185,10 +185,8 @@ class ZooReader:
         if self.details.thinned:
             everything = MappedCheckpoints(zoo.paths(self.config, SPLITS), self.spec)
             self._with_weights = everything.table.column("run_id").to_pylist()
-        self._embedding: tuple[HeldFile, HeldFile] | None = None
-        if self.details.embedding_sha256 is not None:
-            vectors, words = (zoo.hold(f"{self.details.task}/{name}") for name in (VECTORS_FILE, VOCABULARY_FILE))
-            self._embedding = vectors, words
+        frozen = self.details.embedding_sha256 is not None
+        self._embedding = [zoo.hold(f"{self.details.task}/{name}") for name in EMBEDDING_FILES if frozen]
 
     def __reduce__(self) -> tuple:
         return ZooReader, (self.folder, self.config, self.split, self.edition)
@@ -228,7 +226,7 @@ class ZooReader:
     @cached_property
     def embedding(self) -> WordEmbedding | None:
         """The frozen word embedding the transformers were trained with, where they need one."""
-        return None if self._embedding is None else WordEmbedding.read(*self._embedding)
+        return WordEmbedding.read(*self._embedding) if self._embedding else None
 
     def rows(self, where: Where = None) -> Integer[np.ndarray, " n"]:
         """The numbers of the rows that ``where`` chooses (see ``zoo.reading.selection``), ascending.
