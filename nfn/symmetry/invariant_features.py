@@ -138,13 +138,11 @@ def _input_features(composed: ComposedTransformer, spec: TransformerSpec) -> dic
     per_head = inputs[..., None, :, :]
     scores, written = _bounded_scores(block, per_head), block.writes @ per_head
     middle = root * (written.sum(-3) + _carried_on(block, 0, inputs))
-    out = root * (units.columns.mT @ (units.rows @ middle) + _carried_on(block, 1, middle))
-    ends = [out]
+    end = out = root * (units.columns.mT @ (units.rows @ middle) + _carried_on(block, 1, middle))
     for later in composed.blocks[1:]:
-        middle_later = root * (later.writes.sum(-3) @ ends[-1] + _carried_on(later, 0, ends[-1]))
-        mapped = later.units.columns.mT @ (later.units.rows @ middle_later)
-        ends.append(root * (mapped + _carried_on(later, 1, middle_later)))
-    read = composed.read_classes(ends[-1])
+        inside = root * (later.writes.sum(-3) @ end + _carried_on(later, 0, end))
+        end = root * (later.units.columns.mT @ (later.units.rows @ inside) + _carried_on(later, 1, inside))
+    read = composed.read_classes(end)
     read = _first_tokens(read, -2) if spec.causal else read
     return {
         "scores of inputs": _logarithmic(scores.sum(-3)).flatten(-2),
