@@ -46,6 +46,8 @@ _DEAD = 1e-12
 
 Rounding leaves up to 1e-15; attention scores, or what LayerNorm makes of the rest, move by no more than this.
 """
+Factor = Float[Tensor, "*batch D r"]
+"""One of the two matrices of a head whose product counts."""
 DEAD_BOUNDARY = 1e-8
 """LayerNorm divides by √ε = 3e-3 at least, so that less than 1e-5 of the usual size comes through."""
 
@@ -229,9 +231,7 @@ def _fix_bases_of_heads(attention: BlockWeights, parts: tuple[Part, ...]) -> Non
         attention.output.copy_((output @ basis).mT)
 
 
-def _balanced(
-    left: Float[Tensor, "*batch D r"], right: Float[Tensor, "*batch D r"]
-) -> tuple[Float[Tensor, "*batch D r"], Float[Tensor, "*batch D r"]]:
+def _balanced(left: Factor, right: Factor) -> tuple[Factor, Factor]:
     """U√Σ and V√Σ of left·rightᵀ = UΣVᵀ, filled up with zeros to the same width."""
     (left_basis, left_factor), (right_basis, right_factor) = torch.linalg.qr(left), torch.linalg.qr(right)
     u, singular, vt = torch.linalg.svd(left_factor @ right_factor.mT)

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from nfn.layers.terms import ATTENTION
 from nfn.predictors.probes import ProbeNFN
+from nfn.symmetry.canonical import Factor
 from nfn.symmetry.full_group import FullGroupElement
 from nfn.symmetry.group import GroupElement
 from nfn.symmetry.parts import available_parts
@@ -39,6 +40,7 @@ _ROUNDINGS = 16
 _FUNCTION_ROUNDINGS, _FUNCTION_SHARE = 30, 1e-2
 _INPUTS, _ROUNDED_COPIES = 6, 2
 _Element = TypeVar("_Element")
+_Search = Callable[[TransformerWeights, TransformerWeights, float], _Element]
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,7 @@ class NoMatch(Exception):
     """A condition that fails; its text is the reason a ``Match`` gives."""
 
 
-def match_pair(
-    u: TransformerWeights,
-    v: TransformerWeights,
-    search: Callable[[TransformerWeights, TransformerWeights, float], _Element],
-) -> Match[_Element]:
+def match_pair(u: TransformerWeights, v: TransformerWeights, search: _Search[_Element]) -> Match[_Element]:
     """The result of ``search`` for two single checkpoints and their rounding error ε, or why it raised ``NoMatch``.
 
     Refuses anything but two single checkpoints of finite weights and the same dimensions.
@@ -251,12 +249,7 @@ def assign(unlike: Shaped[Tensor, "n n"]) -> Int[Tensor, " n"]:
     return torch.tensor(chosen)
 
 
-def factor(
-    ours: Float[Tensor, "*batch D r"],
-    theirs: Float[Tensor, "*batch D r"],
-    their_partner: Float[Tensor, "*batch D r"],
-    our_partner: Float[Tensor, "*batch D r"],
-) -> Float[Tensor, "*batch r r"]:
+def factor(ours: Factor, theirs: Factor, their_partner: Factor, our_partner: Factor) -> Float[Tensor, "*batch r r"]:
     """X with ours·X = theirs and, the product being the same, their_partner·Xᵀ = our_partner.
 
     Least squares on whichever of the two systems is better conditioned, for each head.

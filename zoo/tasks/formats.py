@@ -245,9 +245,7 @@ class CsvData:
         return RawTexts.joined(folder.resolve().name, train, test, len(names), at, test_at)
 
 
-def read_columns(
-    path: Path, text: str | int, label: str | int, *, width: int | None = None
-) -> tuple[list[str], list[str]]:
+def read_columns(path: Path, text: _Column, label: _Column, *, width: int | None = None) -> tuple[list[str], list[str]]:
     """The texts and labels of a file whose rows all have ``width`` columns, or as many as the first."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing: csv data are a folder with a file to train on and one to test on")
@@ -344,13 +342,7 @@ def _read_text(path: Path) -> str:
 
 
 DataSection = NpzData | IdxData | HuggingFaceData | CsvData | TextData
-_FORMATS: dict[str, type[DataSection]] = {
-    "npz": NpzData,
-    "idx": IdxData,
-    "huggingface": HuggingFaceData,
-    "csv": CsvData,
-    "text": TextData,
-}
+_FORMATS = {"npz": NpzData, "idx": IdxData, "huggingface": HuggingFaceData, "csv": CsvData, "text": TextData}
 
 
 @dataclass(frozen=True)
