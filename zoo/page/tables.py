@@ -18,7 +18,7 @@ import pandas as pd
 
 from zoo.checked import checked
 from zoo.format.schema import MEASURED, labels_of, usual_label
-from zoo.plots import by_epoch, span_of
+from zoo.plots import by_epoch
 from zoo.reading.reader import ZooReader
 from zoo.storage.untrusted import parse_json, read_bounded
 
@@ -68,12 +68,6 @@ def checkpoint_columns(reader: ZooReader) -> dict[str, Any]:
         "epoch": rows["epoch"].tolist(),
         **{name: plain(rows[name], digits=None if name == usual else _DIGITS) for name in labels_of(reader.spec)},
     }
-
-
-def ranking(reader: ZooReader) -> dict[str, Any]:
-    """The label that ranks the checkpoints, whether more of it is better, and the ends of its axis."""
-    label, more = usual_label(reader.spec)
-    return {"label": label, "more": more, "span": span_of(reader.metadata[label])}
 
 
 def band(curves_of_runs: pd.Series) -> dict[str, list[float | None]]:

@@ -28,7 +28,8 @@ from zoo.format.published import PublishedZoo, check_target, zoo_files
 from zoo.format.schema import usual_label
 from zoo.page.options import PageOptions
 from zoo.page.pictures import Example, attention_refusal, find_example, picture
-from zoo.page.tables import Predictions, band, checkpoint_columns, curves, hyperparameters, packed, ranking, run_columns
+from zoo.page.tables import Predictions, band, checkpoint_columns, curves, hyperparameters, packed, run_columns
+from zoo.plots import span_of
 from zoo.reading.locate import find_folder
 from zoo.reading.reader import ZooReader
 from zoo.storage.atomic import write_atomically
@@ -99,9 +100,8 @@ def _write_config(
     for number, start in enumerate(range(0, len(runs), _RUNS_PER_FILE)):
         _write_script(folder / "curves" / f"{index}-{number:03d}.js", curves(runs.iloc[start : start + _RUNS_PER_FILE]))
     rows = checkpoint_columns(reader)
-    ranked = ranking(reader)
-    sign = 1 if ranked["more"] else -1
-    chosen = _pictured_runs(rows["run"], [sign * (value or 0.0) for value in rows[ranked["label"]]], pictured)
+    label, more = usual_label(reader.spec)
+    chosen = _pictured_runs(rows["run"], [(value or 0.0) * (1 if more else -1) for value in rows[label]], pictured)
     model = build_model(reader.spec, np.zeros(reader.spec.num_parameters, dtype=np.float32))
     for run in chosen:
         pictures = {}
@@ -119,8 +119,8 @@ def _write_config(
         "runs": run_columns(reader),
         "hyperparameters": hyperparameters(reader),
         "rows": rows,
-        "ranked": ranked,
-        "band": band(runs[ranked["label"]]),
+        "ranked": {"label": label, "more": more, "span": span_of(reader.metadata[label])},
+        "band": band(runs[label]),
         "pictured": chosen,
         "example": {"missing": missing} if example is None else example.shown(),
     }
