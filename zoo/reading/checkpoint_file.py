@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from zoo.storage.untrusted import faults_named, refuse_larger
+from zoo.storage.untrusted import HeldFile, faults_named
 from zoo.transformer.spec import TransformerSpec
 
 _SAFETENSORS, _TORCH = (".safetensors",), (".pt", ".pth", ".bin")
@@ -33,7 +33,7 @@ class CheckpointFile(NamedTuple):
     def read(cls, path: Path) -> "CheckpointFile":
         if path.suffix not in SUFFIXES:
             raise ValueError(f"{path} is not a checkpoint file: its name should end in {', '.join(SUFFIXES)}")
-        refuse_larger(path, _MAX_BYTES)
+        HeldFile(path).refuse_larger(_MAX_BYTES)
         if path.suffix in _SAFETENSORS:
             with faults_named(f"{path} is damaged", SafetensorError), safe_open(path, framework="pt") as file:
                 state, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
