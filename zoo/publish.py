@@ -60,24 +60,15 @@ from jaxtyping import Integer
 from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
 from zoo.format.faults import Located, SeenWeights, config_faults
 from zoo.format.manifest import MANIFEST_FILE, FileEntry, Manifest
-from zoo.format.published import (
-    EMBEDDING_FILES,
-    RUNS_FILE,
-    ConfigDetails,
-    PublishedZoo,
-    check_target,
-    split_file,
-    zoo_files,
-)
+from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo, check_target, split_file, zoo_files
 from zoo.format.record import TrainingRecord, check_same_data
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema, stored_schema
 from zoo.format.shard import CHECKPOINTS_FILE, Shard, find_shards
 from zoo.format.table_file import ROWS_PER_BATCH, write_table
 from zoo.reading.hub import check_login, fitted_predictors, push
 from zoo.reading.reader import MappedCheckpoints
-from zoo.storage.atomic import write_atomically
 from zoo.storage.swap import replacing_folder
-from zoo.tasks.embedding import VECTORS_FILE, WordEmbedding
+from zoo.tasks.embedding import VECTORS_FILE, WordEmbedding, copy_embedding
 from zoo.terminal import printable
 
 _ROWS_PER_FILE = 512  # 38 MB; the paper's 43,900 training rows make 86 files
@@ -223,12 +214,7 @@ def _copy_embedding(runs: Path, folder: Path, shard: Shard) -> dict[str, FileEnt
     task = shard.record.task
     if WordEmbedding.load(runs / task).sha256 != shard.record.embedding_sha256:
         raise ValueError(f"{runs / task / VECTORS_FILE} is not the embedding that {shard.folder} was trained with")
-    entries = {}
-    for file in EMBEDDING_FILES:
-        name = f"{task}/{file}"
-        write_atomically(folder / name, (runs / name).read_bytes())
-        entries[name] = FileEntry.of(folder / name)
-    return entries
+    return {name: FileEntry.of(folder / name) for name in copy_embedding(task, runs, folder)}
 
 
 def report(out: Path) -> None:

@@ -32,21 +32,13 @@ _command = Command(__name__, "zoo.thin", __doc__, _Options)
 
 import numpy as np
 
-from zoo.format.published import EMBEDDING_FILES, RUNS_FILE, refuse_nested
+from zoo.format.published import RUNS_FILE, refuse_nested
 from zoo.format.schema import RUN_SCHEMA
-from zoo.format.shard import (
-    CHECKPOINTS_FILE,
-    TIMING_FILE,
-    Shard,
-    find_shards,
-    finished_record,
-    shard_folder,
-    write_shard,
-)
+from zoo.format.shard import CHECKPOINTS_FILE, TIMING_FILE, Shard, find_shards, finished_record, write_shard
 from zoo.format.table_file import read_table
 from zoo.reading.reader import MappedCheckpoints
-from zoo.storage.atomic import write_atomically
 from zoo.storage.untrusted import read_json
+from zoo.tasks.embedding import copy_embedding
 from zoo.terminal import printable
 
 
@@ -70,11 +62,10 @@ def _thin(shard: Shard, folder: Path, options: _Options) -> int:
 def main(options: _Options) -> None:
     refuse_nested(options.out.resolve(), [options.source.resolve()])
     configs, _ = find_shards(options.source)
-    for config, shards in configs.items():
+    for shards in configs.values():
         for shard in shards:
-            folder = shard_folder(options.out, config, shard.record.shard)
+            folder = options.out / shard.folder.relative_to(options.source)
             if finished_record(folder) is None:
                 print(f"{printable(folder)}: {_thin(shard, folder, options):,} checkpoints kept")
-        task = shards[0].record.task
-        for name in EMBEDDING_FILES if shards[0].record.embedding_sha256 is not None else ():
-            write_atomically(options.out / task / name, (options.source / task / name).read_bytes())
+        if shards[0].record.embedding_sha256 is not None:
+            copy_embedding(shards[0].record.task, options.source, options.out)

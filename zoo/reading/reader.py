@@ -25,14 +25,14 @@ from torch import Tensor
 
 from zoo.command import DEFAULT_NAME
 from zoo.format.manifest import read_one_edition
-from zoo.format.published import EMBEDDING_FILES, RUNS_FILE, ConfigDetails, PublishedZoo, parse_splits
+from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo, parse_splits
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, WEIGHTS, checkpoint_schema, with_weights
 from zoo.format.splits import SPLITS
 from zoo.format.table_file import read_batches, read_table
 from zoo.reading.locate import choose_configs, find_folder
 from zoo.reading.selection import Where, select, why_none
 from zoo.storage.untrusted import HeldFile
-from zoo.tasks.embedding import WordEmbedding
+from zoo.tasks.embedding import EMBEDDING_FILES, WordEmbedding
 from zoo.transformer.spec import TransformerSpec
 from zoo.transformer.weights import TransformerWeights
 
