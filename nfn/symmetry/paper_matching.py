@@ -17,7 +17,7 @@ transformers are run: they have to give the same logits on random inputs.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Generic, TypeVar
 
@@ -97,10 +97,8 @@ def match_paper_group(
 
 def _search(u: TransformerWeights, v: TransformerWeights, epsilon: float, attention_only: bool) -> GroupElement:
     """The element, or ``NoMatch``."""
-    if max(u.spec.key_dim, u.spec.value_dim) > u.spec.dim:
-        raise NoMatch(
-            f"condition (a) fails: max(D_k, D_v) ≤ D, got {max(u.spec.key_dim, u.spec.value_dim)} > {u.spec.dim}"
-        )
+    if (width := max(u.spec.key_dim, u.spec.value_dim)) > u.spec.dim:
+        raise NoMatch(f"condition (a) fails: max(D_k, D_v) ≤ D, got {width} > {u.spec.dim}")
     for name in () if attention_only else u.spec.tensors:
         if not name.startswith("blocks.") and not torch.equal(u[name].double(), v[name].double()):
             raise NoMatch(f"{name} differs, and the group does not move it")
@@ -111,9 +109,8 @@ def _search(u: TransformerWeights, v: TransformerWeights, epsilon: float, attent
             blocks.append(_match_block(*pair, epsilon, attention_only, u.spec.residual))
         except NoMatch as failure:
             raise NoMatch(f"block {index}: {failure}") from None
-    element = GroupElement(
-        **{f.name: torch.cat([getattr(block, f.name) for block in blocks]) for f in fields(GroupElement)}
-    )
+    factors = zip(*(block.tensors().values() for block in blocks), strict=True)
+    element = GroupElement(*map(torch.cat, factors))
     moved, wanted = element.act_on_blocks(_in_double(u.encoder)), _in_double(v.encoder)
     for name in ATTENTION:
         target = getattr(wanted, name)
