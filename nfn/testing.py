@@ -26,6 +26,7 @@ from nfn.symmetry.parts import check_parts
 from zoo import BlockWeights, TransformerSpec, TransformerWeights
 
 _TOLERANCE = 1e-9
+_Moving = tuple[str, FullGroupElement]
 _FACTORS = {
     "heads": "the order of the heads, τ",
     "m": "M on queries and keys",
@@ -106,14 +107,11 @@ def _of_each_factor(spec: TransformerSpec, generator: torch.Generator) -> Iterat
     yield "the whole group", everything
 
 
-def _of_each_part(
-    spec: TransformerSpec, generator: torch.Generator, parts: Iterable[str]
-) -> Iterator[tuple[str, FullGroupElement]]:
+def _of_each_part(spec: TransformerSpec, generator: torch.Generator, parts: Iterable[str]) -> Iterator[_Moving]:
     """The same for the whole group: elements of one part each, then one of all these parts."""
     chosen = check_parts(spec, parts)
-    for part in chosen:
-        yield part, FullGroupElement.sample(spec, generator=generator, parts=[part])
-    yield " and ".join(chosen), FullGroupElement.sample(spec, generator=generator, parts=chosen)
+    for moved in (*([part] for part in chosen), chosen):
+        yield " and ".join(moved), FullGroupElement.sample(spec, generator=generator, parts=moved)
 
 
 def _random_block_weights(spec: TransformerSpec, channels: int, batch: int, generator: torch.Generator) -> BlockWeights:
