@@ -53,9 +53,7 @@ _SCRIPTS = (
 _EXPORTED = "window.vegaEmbed = vegaEmbed;"
 
 
-def _write_page(
-    options: PageOptions, predictions: Sequence[Predictions] = (), advance: Advance = lambda runs: None
-) -> Manifest:
+def _write_page(options: PageOptions, predictions: Sequence[Predictions], advance: Advance) -> Manifest:
     """Writes the page of a zoo; ``advance`` is called with 1 for each run with pictures of its checkpoints.
 
     ``out`` is replaced whole where it is an older page; a folder with anything else in it is left alone.

@@ -281,10 +281,8 @@ class ZooReader:
             numbers = self._numbers(rows)
         except ValueError as error:
             raise IndexError(str(error)) from error
-        if numbers.ndim == 0:
-            row = self.metadata.iloc[int(numbers)]
-            return {str(name): row[name] for name in row.index} | {WEIGHTS: self.weights(numbers)}
-        columns = self.metadata.iloc[numbers].to_dict(orient="list")
+        found = self.metadata.iloc[numbers if numbers.ndim else int(numbers)]
+        columns = found.to_dict(orient="list") if isinstance(found, pd.DataFrame) else dict(found)
         return {str(name): values for name, values in columns.items()} | {WEIGHTS: self.weights(numbers)}
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
