@@ -129,9 +129,7 @@ def linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
 
 def normal(shape: tuple[int, ...], deviation: float, generator: torch.Generator) -> nn.Parameter:
     """A parameter whose first values are normal with mean 0, drawn from ``generator``."""
-    return nn.Parameter(
-        torch.empty(shape, device=torch.get_default_device()).normal_(std=deviation, generator=generator)
-    )
+    return nn.Parameter(torch.empty(shape).normal_(std=deviation, generator=generator))
 
 
 def dense(widths: Sequence[int], generator: torch.Generator) -> nn.Sequential:

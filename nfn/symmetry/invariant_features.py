@@ -238,14 +238,10 @@ def _path_features(composed: ComposedTransformer, spec: TransformerSpec) -> dict
     for number, block in enumerate(composed.blocks):
         inputs = _pinned_inputs(block.columns, spec)
         per_head = inputs[..., None, :, :]
-        through_heads = root * classes[..., None, :, :] @ (block.writes @ per_head)
+        of_heads = root * classes[..., None, :, :] @ (block.writes @ per_head)
         middle = root * _carried_on(block, 0, inputs)
-        through_units = root * (classes @ block.units.columns.mT) @ (block.units.rows @ middle)
-        paths = {
-            "heads": through_heads.sum(-3),
-            "heads, squared": through_heads.square().sum(-3),
-            "units": through_units,
-        }
+        of_units = root * (classes @ block.units.columns.mT) @ (block.units.rows @ middle)
+        paths = {"heads": of_heads.sum(-3), "heads, squared": of_heads.square().sum(-3), "units": of_units}
         if number > 0:
             scores = _bounded_scores(block, per_head)
             paths |= {"scores": scores.sum(-3), "scores, squared": scores.square().sum(-3)}

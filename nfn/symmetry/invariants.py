@@ -263,9 +263,8 @@ def invariants(weights: TransformerWeights) -> Invariants:
     units, products = composed.classifier, composed.columns.mT @ composed.columns
     if units is None:
         classes = composed.classes
-        return Invariants(
-            tuple(blocks), _UnembeddingInvariants(products, classes @ composed.columns, classes @ classes.mT)
-        )
+        unembedding = _UnembeddingInvariants(products, classes @ composed.columns, classes @ classes.mT)
+        return Invariants(tuple(blocks), unembedding)
     classifier = _ClassifierInvariants(
         source_products=products,
         readings=units.rows @ composed.columns,
