@@ -117,10 +117,6 @@ class UnitLayer:
         sizes = torch.cat([self.reading() * self.writing(), self.out_bias], dim=-1)
         return torch.linalg.vector_norm(sizes, dim=-1)
 
-    def written(self) -> Float[Tensor, "*batch out sources"]:
-        """Columns and bias side by side: all that the layer writes."""
-        return torch.cat([self.columns, self.out_bias[..., None]], dim=-1)
-
     def written_in_unit_size(self) -> Float[Tensor, "*batch out sources"]:
         """ρ_j·column_j of each unit, and the bias: unchanged by the scales of the units."""
         return torch.cat([self.columns * self.reading()[..., None, :], self.out_bias[..., None]], dim=-1)
@@ -168,7 +164,8 @@ def _scale_writers(weights: TransformerWeights, boundary: Boundary) -> None:
 
 def _written_in_any_basis(weights: TransformerWeights, boundary: Boundary) -> list[Float[Tensor, "b D sources"]]:
     """What tokens, positions and units write; what attention writes depends on the bases of its heads."""
-    units = [UnitLayer.named(weights, prefix).written() for prefix in owners(boundary.writers, "fc2.weight")]
+    layers = (UnitLayer.named(weights, prefix) for prefix in owners(boundary.writers, "fc2.weight"))
+    units = [torch.cat([layer.columns, layer.out_bias[..., None]], dim=-1) for layer in layers]
     return [*(weights[name].mT for name in boundary.named_writers), *units]
 
 

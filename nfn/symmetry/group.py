@@ -229,9 +229,7 @@ def _uniform(shape: tuple[int, ...], entry_range: float, generator: torch.Genera
     matrices = torch.empty(shape, dtype=torch.float64, device=generator.device)
     bad = torch.ones(shape[:-2], dtype=torch.bool, device=generator.device)
     while bool(bad.any()):
-        drawn = torch.rand(
-            int(bad.sum()), *shape[-2:], generator=generator, device=generator.device, dtype=torch.float64
-        )
-        matrices[bad] = (drawn * 2 - 1) * entry_range
+        new = torch.rand(int(bad.sum()), *shape[-2:], generator=generator, device=generator.device, dtype=torch.float64)
+        matrices[bad] = (new * 2 - 1) * entry_range
         bad = torch.linalg.cond(matrices) > _MAX_CONDITION
     return matrices

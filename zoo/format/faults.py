@@ -30,6 +30,7 @@ accuracies differ by more than 0.001, and no two losses; the other engine's are 
 _RUNS_AT_ONCE = 1024  # as Python objects, since a table may be large
 _Mask = Bool[np.ndarray, " n"]
 _Numbers = Float64[np.ndarray, " n"]
+_Weights = Iterable[Float32[np.ndarray, "n d"]]
 _Fault = tuple[_Mask | pd.Series, str]
 Located = tuple[pa.Table, Callable[[int], tuple[Path, int]]]
 """A table, and for each of its rows the file it is in and its number there."""
@@ -42,7 +43,7 @@ def config_faults(
     shards: Sequence[int],
     runs: Located,
     rows: Located,
-    weights: Iterable[Float32[np.ndarray, "n d"]],
+    weights: _Weights,
     seen: SeenWeights,
     *,
     splits: Sequence[str] | None = None,
@@ -182,9 +183,7 @@ def _curves_at(curves: pa.ChunkedArray, runs: pd.Series, epochs: np.ndarray) -> 
     return np.append(values, np.nan)[np.where(inside, starts + epochs - 1, len(values)).astype(np.int64)]
 
 
-def _weight_faults(
-    rows: pd.DataFrame, weights: Iterable[Float32[np.ndarray, "n d"]], task: str, seen: SeenWeights
-) -> Iterator[_Fault]:
+def _weight_faults(rows: pd.DataFrame, weights: _Weights, task: str, seen: SeenWeights) -> Iterator[_Fault]:
     """Weights that are not finite, that belong to another run or epoch, or that differ within one.
 
     Their hash is Python's own, 64 bits under a key of this process: only equal weights have to be found.
