@@ -114,12 +114,9 @@ def _export_parquet(reader: ZooReader, path: Path, where: Where = None, advance:
     """Writes the chosen rows with all columns to one Parquet file, and returns their number."""
     import pyarrow.parquet as pq
 
-    rows = reader.rows(where)
+    rows, schema = reader.rows(where), checkpoint_schema(reader.spec)
     remove_unfinished(path.parent, re.escape(path.name))
-    with (
-        atomic_file(path) as file,
-        pq.ParquetWriter(file, checkpoint_schema(reader.spec), compression="zstd") as writer,
-    ):
+    with atomic_file(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         # row groups of some batches: a reader fetches a group at a time
         for start in range(0, len(rows), 8 * ROWS_PER_BATCH):
             part = rows[start : start + 8 * ROWS_PER_BATCH]
