@@ -95,7 +95,7 @@ def _features(predictor: Predictor, weights: TransformerWeights) -> Float[Tensor
     if not found or len(found) < len(readers):
         return predictor.inputs(weights)
     scaled = predictor.get_submodule("scale")(weights)
-    return torch.cat([part.features(scaled, part.component) for part in found], dim=-1)
+    return torch.cat([part.features(scaled) for part in found], dim=-1)
 
 
 def _prepared(model: str, train: Checkpoints) -> Callable[[Checkpoints], Float[Tensor, "n inputs"]]:

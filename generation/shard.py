@@ -39,7 +39,7 @@ from zoo.format.shard import CHECKPOINTS_FILE, TIMING_FILE, Shard, ShardRecord, 
 from zoo.format.table_file import read_batches
 from zoo.storage.atomic import remove_unfinished, write_atomically
 from zoo.storage.swap import recover, replacing_folder
-from zoo.storage.untrusted import HeldFile, refuse_larger
+from zoo.storage.untrusted import HeldFile
 from zoo.terminal import say
 from zoo.version import VERSION
 
@@ -300,7 +300,7 @@ def _read_snapshot(path: Path, owner: str, like: PopulationState) -> tuple[Popul
     if not path.is_file():
         raise ValueError("it is not a file")
     try:
-        refuse_larger(path, sum(tensor.nbytes for tensor in like.tensors().values()) + _LONGEST_HEADER)
+        HeldFile(path).refuse_larger(sum(tensor.nbytes for tensor in like.tensors().values()) + _LONGEST_HEADER)
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if metadata.get("owner") != owner:

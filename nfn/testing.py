@@ -26,6 +26,7 @@ from nfn.symmetry.parts import check_parts
 from zoo import BlockWeights, TransformerSpec, TransformerWeights
 
 _TOLERANCE = 1e-9
+_Moving = tuple[str, FullGroupElement]
 _FACTORS = {
     "heads": "the order of the heads, τ",
     "m": "M on queries and keys",
@@ -54,15 +55,11 @@ def assert_equivariant(
     generator = torch.Generator().manual_seed(seed)
     weights = _random_block_weights(spec, channels, batch, generator)
     result = layer(weights)
-    for symmetry, element in _elements_of_each_factor(spec, generator):
+    for symmetry, element in _of_each_factor(spec, generator):
         moved_before, moved_after = layer(element.act_on_blocks(weights)), element.act_on_blocks(result)
         for name in TENSOR_NAMES:
-            _check_close(
-                getattr(moved_before, name),
-                getattr(moved_after, name),
-                tolerance,
-                f"not equivariant under {symmetry}: {name} of E(gU) and gE(U) differ",
-            )
+            pair = getattr(moved_before, name), getattr(moved_after, name)
+            _check_close(*pair, tolerance, f"not equivariant under {symmetry}: {name} of E(gU) and gE(U) differ")
 
 
 @torch.no_grad()
@@ -92,10 +89,7 @@ def assert_invariant(
     else:
         weights = _random_block_weights(spec, channels, batch, generator)
     result = function(weights)
-    if parts is not None:
-        elements: Iterator[tuple[str, GroupElement | FullGroupElement]] = _elements_of_each_part(spec, generator, parts)
-    else:
-        elements = _elements_of_each_factor(spec, generator)
+    elements = _of_each_factor(spec, generator) if parts is None else _of_each_part(spec, generator, parts)
     for symmetry, element in elements:
         if isinstance(weights, TransformerWeights):
             moved = element.act(weights)
@@ -105,7 +99,7 @@ def assert_invariant(
         _check_close(function(moved), result, tolerance, f"not invariant under {symmetry}: I(gU) and I(U) differ")
 
 
-def _elements_of_each_factor(spec: TransformerSpec, generator: torch.Generator) -> Iterator[tuple[str, GroupElement]]:
+def _of_each_factor(spec: TransformerSpec, generator: torch.Generator) -> Iterator[tuple[str, GroupElement]]:
     """Group elements that move one factor each, then one that moves all, with the name of what they move."""
     everything, nothing = GroupElement.sample(spec, generator=generator), GroupElement.identity(spec)
     for field in fields(GroupElement):
@@ -113,14 +107,11 @@ def _elements_of_each_factor(spec: TransformerSpec, generator: torch.Generator) 
     yield "the whole group", everything
 
 
-def _elements_of_each_part(
-    spec: TransformerSpec, generator: torch.Generator, parts: Iterable[str]
-) -> Iterator[tuple[str, FullGroupElement]]:
+def _of_each_part(spec: TransformerSpec, generator: torch.Generator, parts: Iterable[str]) -> Iterator[_Moving]:
     """The same for the whole group: elements of one part each, then one of all these parts."""
     chosen = check_parts(spec, parts)
-    for part in chosen:
-        yield part, FullGroupElement.sample(spec, generator=generator, parts=[part])
-    yield " and ".join(chosen), FullGroupElement.sample(spec, generator=generator, parts=chosen)
+    for moved in (*([part] for part in chosen), chosen):
+        yield " and ".join(moved), FullGroupElement.sample(spec, generator=generator, parts=moved)
 
 
 def _random_block_weights(spec: TransformerSpec, channels: int, batch: int, generator: torch.Generator) -> BlockWeights:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from zoo.command import Command, Option
-from zoo.transformer.dimensions import DimensionOptions, chosen_dimensions, with_dimensions
+from zoo.transformer.dimensions import DimensionOptions
 from zoo.transformer.spec import SPECS, TransformerSpec
 
 _ARCHITECTURES = {  # compute capability, and KiB of shared memory that a thread block may have
@@ -82,7 +82,7 @@ def _measure(kernel: str, spec: TransformerSpec, architecture: str, variant: Var
 
 @_command
 def main(options: _Options) -> None:
-    specs = [with_dimensions(SPECS[task], chosen_dimensions(vars(options))) for task in options.task]
+    specs = [options.of(SPECS[task]) for task in options.task]
     if found := [line for spec in specs for line in misfits(spec)]:
         raise ValueError(f"the fused kernels cannot train that: {found[0]}")
     if missing := _missing_compiler():

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints, overload
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -40,11 +40,7 @@ Seed = Annotated[int, Meta(ge=0, lt=1 << 32)]
 Sha256 = Annotated[str, Meta(pattern=_SHA256)]
 
 
-@overload
-def checked(raw: Any, kind: type[_T], where: str, *, strict: bool = True) -> _T: ...
-@overload
-def checked(raw: Any, kind: Any, where: str, *, strict: bool = True) -> Any: ...
-def checked(raw: Any, kind: Any, where: str, *, strict: bool = True) -> Any:
+def checked(raw: Any, kind: type[_T] | Any, where: str, *, strict: bool = True) -> _T:
     """``raw`` as a ``kind``; the first fault is a ValueError that begins with ``where``.
 
     ``kind`` is a dataclass or any type that msgspec converts to. Keys that it lacks are refused. If not ``strict``,

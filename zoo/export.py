@@ -12,8 +12,7 @@ carries its row's metadata in its header.
 import io
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -36,12 +35,11 @@ class _Options:
 
 _command = Command(__name__, "zoo.export", __doc__, _Options)
 
-import pyarrow as pa
 import safetensors.torch
 import torch
 
 from zoo.format.published import parse_splits
-from zoo.format.schema import CHECKPOINT, checkpoint_schema, with_weights
+from zoo.format.schema import CHECKPOINT, checkpoint_schema
 from zoo.format.table_file import ROWS_PER_BATCH
 from zoo.reading.reader import ZooReader, open_zoo
 from zoo.reading.selection import Where, select
@@ -82,14 +80,9 @@ def export_checkpoints(
     return [out / name for name in names]
 
 
-@contextmanager
-def _filled_folder(out: Path) -> Iterator[Path]:
+def _filled_folder(out: Path) -> AbstractContextManager[Path]:
     """The folder to write several files to. A new one takes its name when all are there; else they are added."""
-    if out.exists():
-        yield out
-    else:
-        with replacing_folder(out, lambda folder: None, wait=True) as folder:
-            yield folder
+    return nullcontext(out) if out.exists() else replacing_folder(out, lambda folder: None, wait=True)
 
 
 def _state_file(reader: ZooReader, row: int, form: str) -> bytes:
@@ -121,15 +114,13 @@ def _export_parquet(reader: ZooReader, path: Path, where: Where = None, advance:
     """Writes the chosen rows with all columns to one Parquet file, and returns their number."""
     import pyarrow.parquet as pq
 
-    schema = checkpoint_schema(reader.spec)
-    metadata = pa.Table.from_pandas(reader.metadata, preserve_index=False).cast(pa.schema(list(schema)[:-1]))
-    rows = reader.rows(where)
+    rows, schema = reader.rows(where), checkpoint_schema(reader.spec)
     remove_unfinished(path.parent, re.escape(path.name))
     with atomic_file(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         # row groups of some batches: a reader fetches a group at a time
         for start in range(0, len(rows), 8 * ROWS_PER_BATCH):
             part = rows[start : start + 8 * ROWS_PER_BATCH]
-            writer.write_table(with_weights(metadata.take(pa.array(part)), reader.weights(part).numpy()))
+            writer.write_table(reader.table(part))
             advance(len(part))
     return len(rows)
 

@@ -3,11 +3,13 @@ the heads of a language model look at."""
 
 from collections.abc import Mapping, Sequence
 from io import BytesIO
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float64
 
 from zoo.format.hyperparameters import OPTIMIZERS
 from zoo.storage.atomic import write_atomically
@@ -45,6 +47,11 @@ def span_of(values: pd.Series) -> tuple[float, float]:
     return (low, high) if low < high else (low - 0.5, high + 0.5)
 
 
+def by_epoch(curves: pd.Series) -> Float64[np.ndarray, "epochs runs"]:
+    """The curves of runs side by side, NaN after the end of those that diverged."""
+    return np.array(list(zip_longest(*curves, fillvalue=np.nan)), dtype=np.float64)
+
+
 def plot_histograms(panels: Mapping[str, pd.Series], path: Path, *, counted: str = "checkpoints") -> Path:
     """The paper's figure (fig:dataset_acc_hist): a panel for each title, the count on a logarithmic axis."""
     figure = new_figure(5.0 * len(panels), 3.5)
@@ -63,12 +70,10 @@ def plot_curves(name: str, runs: pd.DataFrame, label: str, path: Path) -> Path:
     axes = figure.subplots(1, len(optimizers), squeeze=False, sharey=True)[0]
     for axis, optimizer in zip(axes, optimizers, strict=True):
         group = runs[runs["optimizer"] == optimizer]
-        curves = [np.asarray(curve, dtype=np.float64) for curve in group[label]]
-        for curve in curves[:: -(-len(curves) // _MOST_CURVES)]:
-            axis.plot(np.arange(1, len(curve) + 1), curve, color=_COLOR, linewidth=0.5, alpha=0.35)
-        longest = max(map(len, curves))
-        padded = np.array([np.pad(curve, (0, longest - len(curve)), constant_values=np.nan) for curve in curves])
-        axis.plot(np.arange(1, longest + 1), np.nanmedian(padded, axis=0), color="black", linewidth=2, label="median")
+        curves = by_epoch(group[label])
+        epochs, every = np.arange(1, len(curves) + 1), -(-len(group) // _MOST_CURVES)
+        axis.plot(epochs, curves[:, ::every], color=_COLOR, linewidth=0.5, alpha=0.35)
+        axis.plot(epochs, np.nanmedian(curves, axis=1), color="black", linewidth=2, label="median")
         axis.set(title=f"{optimizer}, {len(group):,} runs", xlabel="epoch", **_ENDS.get(label, {}))
     axes[0].set_ylabel(label.replace("_", " "))
     axes[-1].legend(loc="lower right" if label in _ENDS else "upper right", fontsize=8)

@@ -55,29 +55,20 @@ _command = Command(__name__, "zoo.publish", __doc__, _Options)
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from jaxtyping import Integer
 
 from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
 from zoo.format.faults import Located, SeenWeights, config_faults
 from zoo.format.manifest import MANIFEST_FILE, FileEntry, Manifest
-from zoo.format.published import (
-    EMBEDDING_FILES,
-    RUNS_FILE,
-    ConfigDetails,
-    PublishedZoo,
-    check_target,
-    split_file,
-    zoo_files,
-)
+from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo, check_target, split_file, zoo_files
 from zoo.format.record import TrainingRecord, check_same_data
-from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema, stored_schema, with_weights
+from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema, stored_schema
 from zoo.format.shard import CHECKPOINTS_FILE, Shard, find_shards
 from zoo.format.table_file import ROWS_PER_BATCH, write_table
 from zoo.reading.hub import check_login, fitted_predictors, push
 from zoo.reading.reader import MappedCheckpoints
-from zoo.storage.atomic import write_atomically
 from zoo.storage.swap import replacing_folder
-from zoo.tasks.embedding import VECTORS_FILE, WordEmbedding
+from zoo.tasks.embedding import VECTORS_FILE, WordEmbedding, copy_embedding
 from zoo.terminal import printable
 
 _ROWS_PER_FILE = 512  # 38 MB; the paper's 43,900 training rows make 86 files
@@ -105,12 +96,7 @@ def _publish(options: _Options, advance: Advance = lambda rows: None) -> Manifes
 
 
 def _write_config(
-    folder: Path,
-    config: str,
-    shards: Sequence[Shard],
-    options: _Options,
-    seen: SeenWeights,
-    advance: Advance,
+    folder: Path, config: str, shards: Sequence[Shard], options: _Options, seen: SeenWeights, advance: Advance
 ) -> tuple[dict[str, FileEntry], ConfigDetails]:
     """Writes the splits and the runs of one config; refuses what ``zoo.verify`` would report.
 
@@ -123,24 +109,17 @@ def _write_config(
     record, located = shards[0].record, _locate_runs(shards, tables, all_runs)
     rows = MappedCheckpoints([shard.folder / CHECKPOINTS_FILE for shard in shards], record.spec)
     completed = _completed_rows(rows, all_runs, record)
-    metadata = pc.take(rows.table, pa.array(completed, pa.int64()))
-    weights = (rows.gather(np.array(part)) for part in _in_batches(completed))
-    numbers = [shard.record.shard for shard in shards]
-    for fault in config_faults(
-        record,
-        numbers,
-        located,
-        (metadata, lambda row: rows.locate(completed[row])),
-        weights,
-        seen,
-        whole=not any(shard.record.all_checkpoints for shard in shards),
-    ):
+    metadata = rows.table.take(pa.array(completed))
+    weights = (rows.gather(part) for part in _pieces(completed, ROWS_PER_BATCH))
+    located_rows: Located = metadata, lambda row: rows.locate(int(completed[row]))
+    numbers, whole = [each.record.shard for each in shards], not any(each.record.all_checkpoints for each in shards)
+    for fault in config_faults(record, numbers, located, located_rows, weights, seen, whole=whole):
         raise ValueError(fault)
     runs = all_runs if options.first is None else _sample_runs(config, tables, options.first)
     facts, kept = metadata.to_pandas(), record.checkpoints_among(options.checkpoints)
     facts["split"] = splits_of(facts.__getitem__, repeats=record.repeats is not None, shares=options.splits)
     chosen = facts["run_id"].isin(runs.column("run_id").to_pylist()) & facts["checkpoint"].isin(kept)
-    by_split = {split: np.array(completed)[chosen & (facts["split"] == split)].tolist() for split in SPLITS}
+    by_split = {split: completed[chosen & (facts["split"] == split)] for split in SPLITS}
     files: dict[str, FileEntry] = {}
     schema, run_schema = (stored_schema(each, runs) for each in (checkpoint_schema(rows.spec), PUBLISHED_RUN_SCHEMA))
     for split in SPLITS:
@@ -203,30 +182,30 @@ def _sample_runs(config: str, shards: Sequence[pa.Table], count: int) -> pa.Tabl
     return pa.concat_tables(parts)
 
 
-def _completed_rows(rows: MappedCheckpoints, runs: pa.Table, record: TrainingRecord) -> list[int]:
+def _completed_rows(rows: MappedCheckpoints, runs: pa.Table, record: TrainingRecord) -> Integer[np.ndarray, " n"]:
     """The checkpoints of completed runs, and of unknown ones, in the order of the runs' digests."""
     ids, names = (rows.table.column(name).to_pylist() for name in ("run_id", "checkpoint"))
     states = dict(zip(*(runs.column(name).to_pylist() for name in ("run_id", "status")), strict=True))
     place = {name: index for index, name in enumerate(record.checkpoints)}
     chosen = [row for row, run in enumerate(ids) if states.get(run, "completed") == "completed"]
-    return sorted(chosen, key=lambda row: (run_digest(ids[row]), place.get(names[row], -1)))
+    chosen.sort(key=lambda row: (run_digest(ids[row]), place.get(names[row], -1)))
+    return np.array(chosen, dtype=np.int64)
 
 
-def _cut(rows: Sequence[int]) -> list[Sequence[int]]:
-    """One list of rows per file, at least one: 512 in each, or a quarter of a small split in whole batches of 64."""
+def _cut(rows: Integer[np.ndarray, " n"]) -> list[Integer[np.ndarray, " k"]]:
+    """The rows of each file, at least one: 512 in each, or a quarter of a small split in whole batches of 64."""
     quarter = -(-len(rows) // (_FILES_OF_A_SMALL_SPLIT * ROWS_PER_BATCH)) * ROWS_PER_BATCH
-    size = min(_ROWS_PER_FILE, max(ROWS_PER_BATCH, quarter))
-    return [rows[start : start + size] for start in range(0, max(1, len(rows)), size)]
+    return _pieces(rows, min(_ROWS_PER_FILE, max(ROWS_PER_BATCH, quarter)))
 
 
-def _in_batches(rows: Sequence[int]) -> list[Sequence[int]]:
-    return [rows[start : start + ROWS_PER_BATCH] for start in range(0, len(rows), ROWS_PER_BATCH)]
+def _pieces(rows: Integer[np.ndarray, " n"], size: int) -> list[Integer[np.ndarray, " k"]]:
+    return np.split(rows, range(size, len(rows), size))
 
 
-def _read_rows(rows: MappedCheckpoints, selected: Sequence[int], advance: Advance) -> Iterator[pa.Table]:
+def _read_rows(rows: MappedCheckpoints, selected: Integer[np.ndarray, " n"], advance: Advance) -> Iterator[pa.Table]:
     """The selected rows as tables of 64."""
-    for part in _in_batches(selected):
-        yield with_weights(pc.take(rows.table, pa.array(part)), rows.gather(np.array(part)))
+    for part in _pieces(selected, ROWS_PER_BATCH):
+        yield rows.take(part)
         advance(len(part))
 
 
@@ -235,12 +214,7 @@ def _copy_embedding(runs: Path, folder: Path, shard: Shard) -> dict[str, FileEnt
     task = shard.record.task
     if WordEmbedding.load(runs / task).sha256 != shard.record.embedding_sha256:
         raise ValueError(f"{runs / task / VECTORS_FILE} is not the embedding that {shard.folder} was trained with")
-    entries = {}
-    for file in EMBEDDING_FILES:
-        name = f"{task}/{file}"
-        write_atomically(folder / name, (runs / name).read_bytes())
-        entries[name] = FileEntry.of(folder / name)
-    return entries
+    return {name: FileEntry.of(folder / name) for name in copy_embedding(task, runs, folder)}
 
 
 def report(out: Path) -> None:

@@ -31,24 +31,14 @@ class _Options:
 _command = Command(__name__, "zoo.thin", __doc__, _Options)
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from zoo.format.published import EMBEDDING_FILES, RUNS_FILE, refuse_nested
-from zoo.format.schema import RUN_SCHEMA, with_weights
-from zoo.format.shard import (
-    CHECKPOINTS_FILE,
-    TIMING_FILE,
-    Shard,
-    find_shards,
-    finished_record,
-    shard_folder,
-    write_shard,
-)
+from zoo.format.published import RUNS_FILE, refuse_nested
+from zoo.format.schema import RUN_SCHEMA
+from zoo.format.shard import CHECKPOINTS_FILE, TIMING_FILE, Shard, find_shards, finished_record, write_shard
 from zoo.format.table_file import read_table
 from zoo.reading.reader import MappedCheckpoints
-from zoo.storage.atomic import write_atomically
 from zoo.storage.untrusted import read_json
+from zoo.tasks.embedding import copy_embedding
 from zoo.terminal import printable
 
 
@@ -56,33 +46,26 @@ def _thin(shard: Shard, folder: Path, options: _Options) -> int:
     """Writes a shard with some of its checkpoints; returns how many these are."""
     shard.check_files()
     record, runs = shard.record, read_table(shard.folder / RUNS_FILE, RUN_SCHEMA)
-    completed = [run for run, status in zip(*_columns(runs, "run_id", "status"), strict=True) if status == "completed"]
+    facts = runs.select(["run_id", "status"]).to_pandas()
+    completed = facts["run_id"][facts["status"] == "completed"][: options.runs]
     kept = record.checkpoints_among(options.checkpoints or (record.usual_checkpoint,))
-    stays = {(run, label) for run in completed[: options.runs] for label in kept}
-    stays |= {(run, label) for run in completed[: min(options.whole, options.runs)] for label in record.checkpoints}
     rows = MappedCheckpoints([shard.folder / CHECKPOINTS_FILE], record.spec)
-    chosen = [
-        row for row, key in enumerate(zip(*_columns(rows.table, "run_id", "checkpoint"), strict=True)) if key in stays
-    ]
-    table = with_weights(pc.take(rows.table, pa.array(chosen, pa.int64())), rows.gather(np.array(chosen, dtype=int)))
+    there = rows.table.select(["run_id", "checkpoint"]).to_pandas()
+    whole = there["run_id"].isin(completed[: options.whole])
+    chosen = np.flatnonzero(whole | there["run_id"].isin(completed) & there["checkpoint"].isin(kept))
     thinned = replace(record, all_checkpoints=record.all_checkpoints or shard.manifest.files[CHECKPOINTS_FILE])
-    write_shard(folder, thinned, [table], runs, lambda: read_json(shard.folder / TIMING_FILE))
+    write_shard(folder, thinned, [rows.take(chosen)], runs, lambda: read_json(shard.folder / TIMING_FILE))
     return len(chosen)
-
-
-def _columns(table: pa.Table, *names: str) -> list[list[str]]:
-    return [table.column(name).to_pylist() for name in names]
 
 
 @_command
 def main(options: _Options) -> None:
     refuse_nested(options.out.resolve(), [options.source.resolve()])
     configs, _ = find_shards(options.source)
-    for config, shards in configs.items():
+    for shards in configs.values():
         for shard in shards:
-            folder = shard_folder(options.out, config, shard.record.shard)
+            folder = options.out / shard.folder.relative_to(options.source)
             if finished_record(folder) is None:
                 print(f"{printable(folder)}: {_thin(shard, folder, options):,} checkpoints kept")
-        task = shards[0].record.task
-        for name in EMBEDDING_FILES if shards[0].record.embedding_sha256 is not None else ():
-            write_atomically(options.out / task / name, (options.source / task / name).read_bytes())
+        if shards[0].record.embedding_sha256 is not None:
+            copy_embedding(shards[0].record.task, options.source, options.out)

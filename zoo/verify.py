@@ -53,13 +53,13 @@ from torch import Tensor
 from zoo.format.card import croissant_faults, parquet_fault
 from zoo.format.faults import SeenWeights, config_faults
 from zoo.format.manifest import MANIFEST_FILE, read_one_edition
-from zoo.format.published import CROISSANT_FILE, EMBEDDING_FILES, RUNS_FILE, RUNS_PARQUET, ConfigDetails, PublishedZoo
+from zoo.format.published import CROISSANT_FILE, RUNS_FILE, RUNS_PARQUET, ConfigDetails, PublishedZoo
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA
 from zoo.format.splits import SPLITS
 from zoo.format.table_file import read_table
 from zoo.reading.locate import find_folder
 from zoo.reading.reader import MappedCheckpoints
-from zoo.tasks.embedding import WordEmbedding
+from zoo.tasks.embedding import EMBEDDING_FILES, WordEmbedding
 from zoo.tasks.evaluation import evaluate, load_task
 from zoo.tasks.examples import TaskData
 from zoo.tasks.language import language_labels

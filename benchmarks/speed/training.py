@@ -37,7 +37,6 @@ from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import Examples, TaskData
 from zoo.tasks.identity import KNOWN
 from zoo.terminal import say
-from zoo.transformer.dimensions import chosen_dimensions, with_dimensions
 from zoo.transformer.spec import PAPER_SPECS, SPECS
 
 _STEPS_OF_MNIST, _SINGLE_STEPS = 468, 30
@@ -108,7 +107,7 @@ def generation(options: Any) -> Iterator[Result]:
 
 def _single(config: str, device: torch.device, options: Any) -> Result:
     """The slow twin: one model with the modules and optimizers of torch; only its training steps."""
-    run, spec = _run(config, "adam", 0.1), with_dimensions(SPECS[config], chosen_dimensions(vars(options)))
+    run, spec = _run(config, "adam", 0.1), options.of(SPECS[config])
     task = _random_task(spec, _SINGLE_STEPS * run.protocol.batch_size, 100).to(device)
     model = make_model(task.spec, run, device)
     optimizer, inputs = make_optimizer(run, model), TrainingInputs.prepare(task)
@@ -131,7 +130,7 @@ def _population(
     kinds = zip(range(models), itertools.cycle(OPTIMIZERS), itertools.cycle(_DROPOUTS), strict=False)
     shared = options.seeds == SHARED_SEED
     runs = [_run(config, optimizer, dropout, 0 if shared else number) for number, optimizer, dropout in kinds]
-    spec = with_dimensions(SPECS[config], chosen_dimensions(vars(options)))
+    spec = options.of(SPECS[config])
     task = _random_task(spec, steps * runs[0].protocol.batch_size, tests)
     engine = make_engine(engine_name, runs, task, device, variant=kernels and variant_named(kernels))
     trainer = PopulationTrainer(engine)
@@ -153,7 +152,7 @@ def _population(
 
 def _rows_of(variant: str, config: str, device: torch.device, options: Any, **setting: Any) -> Callable[..., Result]:
     """Makes a row of a metric and its samples; a variant is "fused population, small, dim 64, blocks 4"."""
-    sizes = chosen_dimensions(vars(options))
+    sizes = options.chosen()
     name = ", ".join([variant, *(key if size is True else f"{key} {size}" for key, size in sizes.items())])
     return partial(speed_row, "generation", config, name, device=device, setting=setting | sizes)
 

@@ -174,11 +174,8 @@ class EquivariantLayer(_PolynomialLayer):
     def forward(self, weights: BlockWeights) -> BlockWeights:
         """[*batch, d, blocks, …] → [*batch, e, blocks, …]."""
         targets, batch = self._targets(weights)
-        return BlockWeights(**targets).map(
-            lambda tensor: tensor.movedim(0, 2).reshape(
-                *batch, *tensor.shape[2:3], *tensor.shape[:1], *tensor.shape[3:]
-            )
-        )
+        moved = BlockWeights(**targets).map(lambda tensor: tensor.movedim(0, 2))
+        return moved.map(lambda tensor: tensor.reshape(*batch, *tensor.shape[1:]))
 
 
 class InvariantLayer(_PolynomialLayer):

@@ -11,7 +11,7 @@ Transformer blocks, each with its own coefficients, are one more dimension of th
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from math import prod
 
 import torch
@@ -160,7 +160,4 @@ def _product_in_chunks(
 def sum_of(addends: Sequence[Tensor]) -> Tensor:
     """The sum, smallest first: broadcast tensors are added up, contiguous in memory, before the full one is added."""
     *small, largest = sorted(addends, key=Tensor.numel)
-    total = None
-    for addend in small:
-        total = addend.contiguous() if total is None else total + addend.contiguous()
-    return largest if total is None else total + largest
+    return reduce(torch.add, [*(addend.contiguous() for addend in small), largest])

@@ -1,6 +1,7 @@
 """The paper's neural baselines, MLP and STATNN, and raw moments: a few sizes of each tensor and no symmetry at all."""
 
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, floor
 
 import torch
@@ -40,9 +41,8 @@ class StatNN(ComponentPredictor):
         if component == "embedding":
             return self.flat_reader(component, [self.embedding_width], generator)
         inputs = len(_component_tensors(self.spec, component)) * _STATISTICS
-        return ComponentReader(
-            tensor_statistics, component, dense([inputs, self.width, self.width], generator)
-        ), self.width
+        network = dense([inputs, self.width, self.width], generator)
+        return ComponentReader(partial(tensor_statistics, component=component), network), self.width
 
 
 def _component_tensors(spec: TransformerSpec, component: Component) -> list[slice]:

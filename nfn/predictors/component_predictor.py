@@ -6,6 +6,7 @@ choice of components can be read.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -42,11 +43,9 @@ class ComponentPredictor(Predictor):
     ) -> tuple[nn.Module, int]:
         """Layers of these widths, with a ReLU after each, on flattened weights; one linear layer on the embedding."""
         owned = self.spec.components[component]
-        if component == "embedding":
-            network = linear(owned.stop - owned.start, widths[-1], generator)
-        else:
-            network = dense([owned.stop - owned.start, *widths], generator)
-        return ComponentReader(_component_weights, component, network), widths[-1]
+        size, embeds = owned.stop - owned.start, component == "embedding"
+        network = linear(size, widths[-1], generator) if embeds else dense([size, *widths], generator)
+        return ComponentReader(partial(_component_weights, component=component), network), widths[-1]
 
     def logits_of(self, inputs: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch"]:
         batch = inputs.shape[:-1]
@@ -66,15 +65,12 @@ class ComponentPredictor(Predictor):
 class ComponentReader(nn.Module):
     """A network on some features of one component."""
 
-    def __init__(
-        self, features: Callable[[TransformerWeights, Component], Tensor], component: Component, network: nn.Module
-    ) -> None:
+    def __init__(self, features: Callable[[TransformerWeights], Tensor], network: nn.Module) -> None:
         super().__init__()
         self.features, self.network = features, network
-        self.component: Component = component
 
     def forward(self, weights: TransformerWeights) -> Tensor:
-        return self.network(self.features(weights, self.component))
+        return self.network(self.features(weights))
 
 
 def _component_weights(weights: TransformerWeights, component: Component) -> Float[Tensor, "*batch size"]:

@@ -45,7 +45,8 @@ class ConformalInterval:
         rows_of_bins = order.tensor_split(bins)
         edges = [(predicted[below[-1]] + predicted[above[0]]) / 2 for below, above in pairwise(rows_of_bins)]
         errors = (accuracy - predicted).abs()
-        widths = [errors[rows].sort().values[_error_rank(len(rows)) - 1] for rows in rows_of_bins]
+        ranks = [min(len(rows), math.ceil((len(rows) + 1) * LEVEL)) for rows in rows_of_bins]
+        widths = [errors[rows].sort().values[rank - 1] for rows, rank in zip(rows_of_bins, ranks, strict=True)]
         return cls(torch.stack(edges) if edges else predicted.new_empty(0), torch.stack(widths))
 
     def __call__(self, predicted: Float[Tensor, "*batch"]) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
@@ -54,8 +55,3 @@ class ConformalInterval:
         half_width = half_widths[torch.bucketize(predicted, edges)]
         low, high = ((predicted + way * half_width).clamp(self.least, self.most) for way in (-1, 1))
         return low, high
-
-
-def _error_rank(count: int) -> int:
-    """Which of the sorted errors is the half-width."""
-    return min(count, math.ceil((count + 1) * LEVEL))

@@ -26,10 +26,7 @@ class InputCache:
     """
 
     def __init__(
-        self,
-        function: Callable[..., Tensor],
-        dtype: torch.dtype | None = torch.float64,
-        max_bytes: int = _MAX_BYTES,
+        self, function: Callable[..., Tensor], dtype: torch.dtype | None = torch.float64, max_bytes: int = _MAX_BYTES
     ) -> None:
         self.function, self.dtype, self.max_bytes = function, dtype, max_bytes
         self._rows: OrderedDict[Hashable, Tensor] = OrderedDict()

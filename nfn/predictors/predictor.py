@@ -8,7 +8,7 @@ predictor may be several networks: then each of its ``votes`` is trained on its 
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, fields
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import sqrt
 from typing import Any, ClassVar
 
@@ -129,22 +129,18 @@ def linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
 
 def normal(shape: tuple[int, ...], deviation: float, generator: torch.Generator) -> nn.Parameter:
     """A parameter whose first values are normal with mean 0, drawn from ``generator``."""
-    return nn.Parameter(
-        torch.empty(shape, device=torch.get_default_device()).normal_(std=deviation, generator=generator)
-    )
+    return nn.Parameter(torch.empty(shape).normal_(std=deviation, generator=generator))
 
 
 def dense(widths: Sequence[int], generator: torch.Generator) -> nn.Sequential:
     """Linear layers between the given widths, a ReLU after each."""
-    layers: list[nn.Module] = []
-    for inputs, outputs in pairwise(widths):
-        layers += [linear(inputs, outputs, generator), nn.ReLU()]
-    return nn.Sequential(*layers)
+    layers = ([linear(inputs, outputs, generator), nn.ReLU()] for inputs, outputs in pairwise(widths))
+    return nn.Sequential(*chain.from_iterable(layers))
 
 
-def normalized_network(widths: Sequence[int], generator: torch.Generator) -> nn.Sequential:
-    """Linear layers between the given widths, LayerNorm and GELU after each, and a linear layer to one number."""
-    layers: list[nn.Module] = []
-    for inputs, outputs in pairwise(widths):
-        layers += [linear(inputs, outputs, generator), nn.LayerNorm(outputs), nn.GELU()]
-    return nn.Sequential(*layers, linear(widths[-1], 1, generator))
+def normalized_network(
+    widths: Sequence[int], generator: torch.Generator, activation: type[nn.Module] = nn.GELU, outputs: int = 1
+) -> nn.Sequential:
+    """Linear layers between the given widths, LayerNorm and an activation after each, and one more linear layer."""
+    layers = ([linear(below, above, generator), nn.LayerNorm(above), activation()] for below, above in pairwise(widths))
+    return nn.Sequential(*chain.from_iterable(layers), linear(widths[-1], outputs, generator))

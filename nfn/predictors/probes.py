@@ -25,6 +25,7 @@ _SMALLEST = 1e-8  # added to a mean square of activations of unit size: below th
 _CODE, _CHANNELS = 32, 16  # numbers per probe of a generator, and channels of what it makes of them
 _TOKENS_PER_STEP = 4
 _OVERLAP = 2  # pixels that a step's kernel is wider than its stride, so that neighbors share what they show
+_Answers, _Rows = Float[Tensor, "b probes classes"], Float[Tensor, "b probes t D"]
 
 
 class ProbeNFN(Predictor):
@@ -66,9 +67,7 @@ class ProbeNFN(Predictor):
         """How many numbers ``read`` gives for a checkpoint."""
         return self.count * self.spec.classes
 
-    def read(
-        self, answers: Float[Tensor, "b probes classes"], rows: list[Float[Tensor, "b probes t D"]]
-    ) -> Float[Tensor, "b features"]:
+    def read(self, answers: _Answers, rows: list[_Rows]) -> Float[Tensor, "b features"]:
         """What the network reads, from the logits and from the LayerNorm rows after every block."""
         answers = answers - answers.mean(-1, keepdim=True)
         # Logits of different checkpoints differ in size by orders of magnitude.
@@ -79,13 +78,11 @@ class ProbeNFN(Predictor):
         read = torch.cat([self.read(*self._run(piece)) for piece in pieces])
         return self.network(read).reshape(inputs.shape[:-1])
 
-    def answers(self, flat: Float[Tensor, "b d"]) -> Float[Tensor, "b probes classes"]:
+    def answers(self, flat: Float[Tensor, "b d"]) -> _Answers:
         """The logits of every checkpoint for every probe."""
         return self._run(flat)[0]
 
-    def _run(
-        self, flat: Float[Tensor, "b d"]
-    ) -> tuple[Float[Tensor, "b probes classes"], list[Float[Tensor, "b probes t D"]]]:
+    def _run(self, flat: Float[Tensor, "b d"]) -> tuple[_Answers, list[_Rows]]:
         """The logits, and the LayerNorm rows after every block."""
         steps: list[Step] = []
         probes = self.make_probes()
@@ -133,13 +130,11 @@ class HiddenProbeNFN(ProbeNFN):
     def feature_count(self) -> int:
         return super().feature_count + self.spec.blocks * (self.count * (self.count + 1) // 2 + 1)
 
-    def read(
-        self, answers: Float[Tensor, "b probes classes"], rows: list[Float[Tensor, "b probes t D"]]
-    ) -> Float[Tensor, "b features"]:
+    def read(self, answers: _Answers, rows: list[_Rows]) -> Float[Tensor, "b features"]:
         return torch.cat([super().read(answers, rows), *(_similarities(block) for block in rows)], dim=1)
 
 
-def _similarities(rows: Float[Tensor, "b probes t D"]) -> Float[Tensor, "b features"]:
+def _similarities(rows: _Rows) -> Float[Tensor, "b features"]:
     """What is read of one block, from its LayerNorm rows."""
     pooled = rows.mean(-2)
     centered = pooled - pooled.mean(1, keepdim=True)

@@ -39,6 +39,10 @@ from zoo.transformer.spec import Component
 
 _COPIES, _WIDTH = 4, 32
 _SMALLEST = 1e-12
+_Side = Float[Tensor, "*batch h D k"]  # Q, K, V or Oᵀ of every head
+_Directions = Float[Tensor, "... 1 D j"]
+_Chosen = Float[Tensor, "*batch h j"]
+_Mixing = Float[Tensor, "blocks 1 copies"]
 
 
 class QuasiNFN(TransformerNFN):
@@ -96,13 +100,7 @@ class _MovedCopies(nn.Module):
 class _Moves:
     """The rank-one moves of one pair of matrices per head, (Q, K) or (V, Oᵀ): one move for each copy j."""
 
-    def __init__(
-        self,
-        left: Float[Tensor, "*batch h D k"],
-        right: Float[Tensor, "*batch h D k"],
-        a: Float[Tensor, "... 1 D j"],
-        b: Float[Tensor, "... 1 D j"],
-    ) -> None:
+    def __init__(self, left: _Side, right: _Side, a: _Directions, b: _Directions) -> None:
         self.left, self.right = left, right
         self.u, self.v = right.mT @ a, left.mT @ b
         self.left_u, self.right_v = left @ self.u, right @ self.v
@@ -113,13 +111,7 @@ class _Moves:
         """vᵀu in units of its bound, and the logarithm of the bound."""
         return torch.cat([self.inner / self.size, self.size.log()], dim=-1)
 
-    def mix(
-        self,
-        slope: Float[Tensor, "*batch h j"],
-        scale: Float[Tensor, "*batch h j"],
-        left_weights: Float[Tensor, "blocks 1 copies"],
-        right_weights: Float[Tensor, "blocks 1 copies"],
-    ) -> tuple[Float[Tensor, "*batch h D k"], Float[Tensor, "*batch h D k"]]:
+    def mix(self, slope: _Chosen, scale: _Chosen, left_weights: _Mixing, right_weights: _Mixing) -> tuple[_Side, _Side]:
         """Σ_j ω_j·left·Mᵀ_j and Σ_j ω_j·right·M⁻¹_j, for slopes γ·s and log-scales log c in [−1, 1]."""
         gamma, c = slope / self.size, scale.exp()
         inverse = gamma / (1 + gamma * self.inner)

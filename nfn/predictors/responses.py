@@ -25,8 +25,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nfn.predictors.probes import probe_shape
-from nfn.symmetry.invariants import eigenvalues, without_mean
+from nfn.symmetry.invariants import eigenvalues
 from zoo import TransformerSpec, TransformerWeights
+from zoo.transformer.circuits import without_mean
 from zoo.transformer.population import Step, population_logits, prepare_inputs
 
 _SEED = 1
@@ -94,7 +95,7 @@ def responses(
     probabilities = log_probabilities.exp()
     entropies = -(probabilities * log_probabilities).sum(-1)
     best = logits.topk(min(2, spec.classes), dim=-1).values
-    centered = without_mean(without_mean(logits, -1), -2)
+    centered = without_mean(logits, -1, -2)
     groups = [
         log_probabilities.flatten(1),
         _quantiles(entropies),

@@ -31,7 +31,7 @@ from nfn.predictors.transformer_nfn import TransformerNFN
 from zoo import TransformerSpec, TransformerWeights
 from zoo.format.schema import GAP, labels_of
 from zoo.storage.atomic import write_atomically
-from zoo.storage.untrusted import parse_json, read_bounded, read_json, refuse_larger
+from zoo.storage.untrusted import HeldFile, parse_json, read_bounded, read_json
 from zoo.tasks.toml_text import parse_toml
 from zoo.transformer.weights import FlatLike
 
@@ -122,7 +122,7 @@ def _expected_shapes(config: dict[str, Any], own: type[Predictor] | None = None)
 def _read_tensors(path: Path, expected: dict[str, list[int]]) -> dict[str, torch.Tensor]:
     """The tensors of a file, which must be floats of these shapes."""
     try:
-        refuse_larger(path, sum(8 * math.prod(shape) for shape in expected.values()) + _LONGEST_HEADER)
+        HeldFile(path).refuse_larger(sum(8 * math.prod(shape) for shape in expected.values()) + _LONGEST_HEADER)
         with safe_open(path, framework="pt") as file:
             headers = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
             stored = {name: header.get_shape() for name, header in headers.items()}
@@ -219,7 +219,7 @@ def load_pretrained(name: str | Path) -> Pretrained:
     """A fitted predictor of this package by name (``pretrained_names``), or any by the path of its file; float32."""
     path = Path(name) if Path(name).suffix == _SUFFIX else _packaged(str(name))
     try:
-        refuse_larger(path, _MAX_BYTES)
+        HeldFile(path).refuse_larger(_MAX_BYTES)
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
             config = parse_json(header.get("config", "").encode(), f"the config of {path}")

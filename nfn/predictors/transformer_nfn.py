@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from nfn.layers.factored import apply_equivariant, apply_invariant, apply_relu, factor_checkpoints
 from nfn.layers.polynomial import EquivariantLayer, InvariantLayer
 from nfn.predictors.component_predictor import ComponentPredictor
-from nfn.predictors.predictor import linear
+from nfn.predictors.predictor import normalized_network
 from zoo import BlockWeights, TransformerSpec, TransformerWeights
 from zoo.transformer.spec import Component
 
@@ -60,16 +60,8 @@ class InvariantEncoder(nn.Module):
         self.invariant = InvariantLayer(spec, widths[-1], widths[-1], generator=generator)
         self.block_norm = _BlockNorm(spec.blocks, widths[-1])
         read = spec.blocks * widths[-1]
-        self.head = nn.Sequential(
-            nn.LayerNorm(read),
-            linear(read, _WIDTH, generator),
-            nn.LayerNorm(_WIDTH),
-            nn.ReLU(),
-            linear(_WIDTH, _WIDTH, generator),
-            nn.LayerNorm(_WIDTH),
-            nn.ReLU(),
-            linear(_WIDTH, outputs, generator),
-        )
+        network = normalized_network([read, _WIDTH, _WIDTH], generator, nn.ReLU, outputs)
+        self.head = nn.Sequential(nn.LayerNorm(read), *network)
 
     def forward(self, weights: TransformerWeights) -> Float[Tensor, "b outputs"]:
         return self.read_encoder(weights.encoder)

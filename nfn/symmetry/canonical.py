@@ -46,6 +46,8 @@ _DEAD = 1e-12
 
 Rounding leaves up to 1e-15; attention scores, or what LayerNorm makes of the rest, move by no more than this.
 """
+Factor = Float[Tensor, "*batch D r"]
+"""One of the two matrices of a head whose product counts."""
 DEAD_BOUNDARY = 1e-8
 """LayerNorm divides by √ε = 3e-3 at least, so that less than 1e-5 of the usual size comes through."""
 
@@ -115,10 +117,6 @@ class UnitLayer:
         sizes = torch.cat([self.reading() * self.writing(), self.out_bias], dim=-1)
         return torch.linalg.vector_norm(sizes, dim=-1)
 
-    def written(self) -> Float[Tensor, "*batch out sources"]:
-        """Columns and bias side by side: all that the layer writes."""
-        return torch.cat([self.columns, self.out_bias[..., None]], dim=-1)
-
     def written_in_unit_size(self) -> Float[Tensor, "*batch out sources"]:
         """ρ_j·column_j of each unit, and the bias: unchanged by the scales of the units."""
         return torch.cat([self.columns * self.reading()[..., None, :], self.out_bias[..., None]], dim=-1)
@@ -166,7 +164,8 @@ def _scale_writers(weights: TransformerWeights, boundary: Boundary) -> None:
 
 def _written_in_any_basis(weights: TransformerWeights, boundary: Boundary) -> list[Float[Tensor, "b D sources"]]:
     """What tokens, positions and units write; what attention writes depends on the bases of its heads."""
-    units = [UnitLayer.named(weights, prefix).written() for prefix in owners(boundary.writers, "fc2.weight")]
+    layers = (UnitLayer.named(weights, prefix) for prefix in owners(boundary.writers, "fc2.weight"))
+    units = [torch.cat([layer.columns, layer.out_bias[..., None]], dim=-1) for layer in layers]
     return [*(weights[name].mT for name in boundary.named_writers), *units]
 
 
@@ -229,9 +228,7 @@ def _fix_bases_of_heads(attention: BlockWeights, parts: tuple[Part, ...]) -> Non
         attention.output.copy_((output @ basis).mT)
 
 
-def _balanced(
-    left: Float[Tensor, "*batch D r"], right: Float[Tensor, "*batch D r"]
-) -> tuple[Float[Tensor, "*batch D r"], Float[Tensor, "*batch D r"]]:
+def _balanced(left: Factor, right: Factor) -> tuple[Factor, Factor]:
     """U√Σ and V√Σ of left·rightᵀ = UΣVᵀ, filled up with zeros to the same width."""
     (left_basis, left_factor), (right_basis, right_factor) = torch.linalg.qr(left), torch.linalg.qr(right)
     u, singular, vt = torch.linalg.svd(left_factor @ right_factor.mT)

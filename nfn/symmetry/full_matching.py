@@ -39,6 +39,7 @@ _TOLERANCE = 1e3
 _REFINEMENTS, _ROUNDED_COPIES = 2, 8
 _LARGEST_CONDITION = 1e10
 
+_Vectors = Float[Tensor, "1 D n"]
 _Pair = tuple[Tensor, Tensor]
 """The same tensor of the first checkpoint and of the second."""
 
@@ -125,7 +126,7 @@ def _written(
         first, second = (torch.cat([w[name].mT for name in names], dim=-1) for w in (ours, theirs))
         return first, second
 
-    def vectors(w: TransformerWeights) -> Float[Tensor, "1 D n"]:
+    def vectors(w: TransformerWeights) -> _Vectors:
         heads = (attention_of(w, prefix) for prefix in owners(boundary.writers, "output.weight"))
         units = (UnitLayer.named(w, prefix) for prefix in owners(boundary.writers, "fc2.weight"))
         written = [(attention.value @ attention.output).flatten(1, 2).mT for attention in heads]
@@ -134,7 +135,7 @@ def _written(
     return _equally_sure(vectors(ours), vectors(theirs), *(torch.linalg.vector_norm(vectors(w), dim=-2) for w in raw))
 
 
-def _pulled(written: Float[Tensor, "1 D n"], attention: BlockWeights) -> tuple[Tensor, Tensor, Tensor]:
+def _pulled(written: _Vectors, attention: BlockWeights) -> tuple[Tensor, Tensor, Tensor]:
     """``pulled_back`` with the scale of what attention writes divided out."""
     size = torch.linalg.vector_norm(attention.value @ attention.output)
     return pulled_back(written, replace(attention, output=attention.output * _inverse(size)))
@@ -239,9 +240,7 @@ def _invertible(matrices: Float[Tensor, "*batch r r"]) -> Float[Tensor, "*batch 
     return torch.where(good, matrices, torch.eye(matrices.shape[-1], dtype=matrices.dtype))
 
 
-def _equally_sure(
-    ours: Float[Tensor, "1 D n"], theirs: Float[Tensor, "1 D n"], our_raw: Tensor, their_raw: Tensor
-) -> _Pair:
+def _equally_sure(ours: _Vectors, theirs: _Vectors, our_raw: Tensor, their_raw: Tensor) -> _Pair:
     """Vectors in unit size times the share that they have of what was rounded, so that all have the same error."""
     sizes = [torch.linalg.vector_norm(x, dim=-2) for x in (ours, theirs)]
     share = torch.minimum(sizes[0] * _inverse(our_raw, 0.0), sizes[1] * _inverse(their_raw, 0.0))

@@ -211,13 +211,9 @@ def pick(tensor: Tensor, index: Tensor, dim: int) -> Tensor:
 
     ``index`` is [*batch, n] where ``tensor`` is [*batch, …, n at dim, …].
     """
-    trailing = -dim - 1
-    index = index[(..., *(None,) * trailing)]
-    lead = torch.broadcast_shapes(tensor.shape[: tensor.ndim + dim], index.shape[: index.ndim + dim])
-    tail = tensor.shape[tensor.ndim + dim + 1 :] if trailing else ()
-    return torch.gather(
-        tensor.expand(*lead, *tensor.shape[tensor.ndim + dim :]), dim, index.expand(*lead, index.shape[dim], *tail)
-    )
+    index = index[(..., *(None,) * (-dim - 1))]
+    ndim = max(tensor.ndim, index.ndim)
+    return torch.take_along_dim(tensor[(None,) * (ndim - tensor.ndim)], index[(None,) * (ndim - index.ndim)], dim)
 
 
 def _well_conditioned(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -233,9 +229,7 @@ def _uniform(shape: tuple[int, ...], entry_range: float, generator: torch.Genera
     matrices = torch.empty(shape, dtype=torch.float64, device=generator.device)
     bad = torch.ones(shape[:-2], dtype=torch.bool, device=generator.device)
     while bool(bad.any()):
-        drawn = torch.rand(
-            int(bad.sum()), *shape[-2:], generator=generator, device=generator.device, dtype=torch.float64
-        )
-        matrices[bad] = (drawn * 2 - 1) * entry_range
+        new = torch.rand(int(bad.sum()), *shape[-2:], generator=generator, device=generator.device, dtype=torch.float64)
+        matrices[bad] = (new * 2 - 1) * entry_range
         bad = torch.linalg.cond(matrices) > _MAX_CONDITION
     return matrices

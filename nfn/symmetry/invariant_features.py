@@ -138,13 +138,11 @@ def _input_features(composed: ComposedTransformer, spec: TransformerSpec) -> dic
     per_head = inputs[..., None, :, :]
     scores, written = _bounded_scores(block, per_head), block.writes @ per_head
     middle = root * (written.sum(-3) + _carried_on(block, 0, inputs))
-    out = root * (units.columns.mT @ (units.rows @ middle) + _carried_on(block, 1, middle))
-    ends = [out]
+    end = out = root * (units.columns.mT @ (units.rows @ middle) + _carried_on(block, 1, middle))
     for later in composed.blocks[1:]:
-        middle_later = root * (later.writes.sum(-3) @ ends[-1] + _carried_on(later, 0, ends[-1]))
-        mapped = later.units.columns.mT @ (later.units.rows @ middle_later)
-        ends.append(root * (mapped + _carried_on(later, 1, middle_later)))
-    read = composed.read_classes(ends[-1])
+        inside = root * (later.writes.sum(-3) @ end + _carried_on(later, 0, end))
+        end = root * (later.units.columns.mT @ (later.units.rows @ inside) + _carried_on(later, 1, inside))
+    read = composed.read_classes(end)
     read = _first_tokens(read, -2) if spec.causal else read
     return {
         "scores of inputs": _logarithmic(scores.sum(-3)).flatten(-2),
@@ -240,14 +238,10 @@ def _path_features(composed: ComposedTransformer, spec: TransformerSpec) -> dict
     for number, block in enumerate(composed.blocks):
         inputs = _pinned_inputs(block.columns, spec)
         per_head = inputs[..., None, :, :]
-        through_heads = root * classes[..., None, :, :] @ (block.writes @ per_head)
+        of_heads = root * classes[..., None, :, :] @ (block.writes @ per_head)
         middle = root * _carried_on(block, 0, inputs)
-        through_units = root * (classes @ block.units.columns.mT) @ (block.units.rows @ middle)
-        paths = {
-            "heads": through_heads.sum(-3),
-            "heads, squared": through_heads.square().sum(-3),
-            "units": through_units,
-        }
+        of_units = root * (classes @ block.units.columns.mT) @ (block.units.rows @ middle)
+        paths = {"heads": of_heads.sum(-3), "heads, squared": of_heads.square().sum(-3), "units": of_units}
         if number > 0:
             scores = _bounded_scores(block, per_head)
             paths |= {"scores": scores.sum(-3), "scores, squared": scores.square().sum(-3)}

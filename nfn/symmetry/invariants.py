@@ -33,6 +33,7 @@ from torch import Tensor
 
 from nfn.symmetry.canonical import UnitLayer
 from zoo import TransformerWeights
+from zoo.transformer.circuits import without_mean
 from zoo.transformer.model import sinusoidal_positions
 
 # Below all sizes: none is zero, and so no gradient of one is infinite.
@@ -104,8 +105,8 @@ def compose(weights: TransformerWeights) -> ComposedTransformer:
     blocks = []
     for number, block in enumerate(weights.blocks):
         factor = _triangular_factor(source)
-        scores = without_mean(without_mean(block.query @ block.key.mT, -1), -2) / sqrt(spec.key_dim)
-        writes = without_mean(without_mean((block.value @ block.output).mT, -1), -2)
+        scores = without_mean(block.query @ block.key.mT, -1, -2) / sqrt(spec.key_dim)
+        writes = without_mean((block.value @ block.output).mT, -1, -2)
         written = (writes @ factor[..., None, :, :]).transpose(-3, -2).flatten(-2)
         held = torch.cat([stream, written], dim=-1) if spec.residual else written
         size = _boundary_size(held)
@@ -126,7 +127,7 @@ def compose(weights: TransformerWeights) -> ComposedTransformer:
             columns = source
         blocks.append(composed)
     if spec.causal:
-        classifier, classes = None, without_mean(without_mean(weights["unembedding.weight"], -1), -2)
+        classifier, classes = None, without_mean(weights["unembedding.weight"], -1, -2)
     else:
         classifier, _ = _compose_units(UnitLayer.named(weights, "classifier"))
         classes = classifier.columns.mT @ classifier.rows
@@ -182,10 +183,6 @@ def _triangular_factor(columns: Float[Tensor, "*batch D k"]) -> Float[Tensor, "*
     """The L of L·Lᵀ = A·Aᵀ + δ·I: a rotation of A's rows from the left rotates L's, up to one from the right."""
     ridge = _RIDGE * torch.eye(columns.shape[-2], dtype=columns.dtype, device=columns.device)
     return torch.linalg.cholesky(columns @ columns.mT + ridge)
-
-
-def without_mean(x: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
-    return x - x.mean(dim, keepdim=True)
 
 
 def _boundary_size(x: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch"]:
@@ -266,9 +263,8 @@ def invariants(weights: TransformerWeights) -> Invariants:
     units, products = composed.classifier, composed.columns.mT @ composed.columns
     if units is None:
         classes = composed.classes
-        return Invariants(
-            tuple(blocks), _UnembeddingInvariants(products, classes @ composed.columns, classes @ classes.mT)
-        )
+        unembedding = _UnembeddingInvariants(products, classes @ composed.columns, classes @ classes.mT)
+        return Invariants(tuple(blocks), unembedding)
     classifier = _ClassifierInvariants(
         source_products=products,
         readings=units.rows @ composed.columns,

@@ -17,7 +17,7 @@ transformers are run: they have to give the same logits on random inputs.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Generic, TypeVar
 
@@ -27,6 +27,7 @@ from torch import Tensor
 
 from nfn.layers.terms import ATTENTION
 from nfn.predictors.probes import ProbeNFN
+from nfn.symmetry.canonical import Factor
 from nfn.symmetry.full_group import FullGroupElement
 from nfn.symmetry.group import GroupElement
 from nfn.symmetry.parts import available_parts
@@ -39,6 +40,7 @@ _ROUNDINGS = 16
 _FUNCTION_ROUNDINGS, _FUNCTION_SHARE = 30, 1e-2
 _INPUTS, _ROUNDED_COPIES = 6, 2
 _Element = TypeVar("_Element")
+_Search = Callable[[TransformerWeights, TransformerWeights, float], _Element]
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,7 @@ class NoMatch(Exception):
     """A condition that fails; its text is the reason a ``Match`` gives."""
 
 
-def match_pair(
-    u: TransformerWeights,
-    v: TransformerWeights,
-    search: Callable[[TransformerWeights, TransformerWeights, float], _Element],
-) -> Match[_Element]:
+def match_pair(u: TransformerWeights, v: TransformerWeights, search: _Search[_Element]) -> Match[_Element]:
     """The result of ``search`` for two single checkpoints and their rounding error ε, or why it raised ``NoMatch``.
 
     Refuses anything but two single checkpoints of finite weights and the same dimensions.
@@ -99,10 +97,8 @@ def match_paper_group(
 
 def _search(u: TransformerWeights, v: TransformerWeights, epsilon: float, attention_only: bool) -> GroupElement:
     """The element, or ``NoMatch``."""
-    if max(u.spec.key_dim, u.spec.value_dim) > u.spec.dim:
-        raise NoMatch(
-            f"condition (a) fails: max(D_k, D_v) ≤ D, got {max(u.spec.key_dim, u.spec.value_dim)} > {u.spec.dim}"
-        )
+    if (width := max(u.spec.key_dim, u.spec.value_dim)) > u.spec.dim:
+        raise NoMatch(f"condition (a) fails: max(D_k, D_v) ≤ D, got {width} > {u.spec.dim}")
     for name in () if attention_only else u.spec.tensors:
         if not name.startswith("blocks.") and not torch.equal(u[name].double(), v[name].double()):
             raise NoMatch(f"{name} differs, and the group does not move it")
@@ -113,9 +109,8 @@ def _search(u: TransformerWeights, v: TransformerWeights, epsilon: float, attent
             blocks.append(_match_block(*pair, epsilon, attention_only, u.spec.residual))
         except NoMatch as failure:
             raise NoMatch(f"block {index}: {failure}") from None
-    element = GroupElement(
-        **{f.name: torch.cat([getattr(block, f.name) for block in blocks]) for f in fields(GroupElement)}
-    )
+    factors = zip(*(block.tensors().values() for block in blocks), strict=True)
+    element = GroupElement(*map(torch.cat, factors))
     moved, wanted = element.act_on_blocks(_in_double(u.encoder)), _in_double(v.encoder)
     for name in ATTENTION:
         target = getattr(wanted, name)
@@ -194,11 +189,8 @@ def _check_conditions(u: BlockWeights, which: str, epsilon: float) -> None:
 def _match_heads(u: BlockWeights, v: BlockWeights, epsilon: float) -> Tensor:
     """τ with Q·Kᵀ of v's head i equal to that of u's head τ(i)."""
     same = _agree(u.query[None], u.key.mT[None], v.query[:, None], v.key.mT[:, None], epsilon).all(-1).all(-1)
-    tau = _assign_same(same)
-    if tau is None:
-        head = int(same.any(1).logical_not().nonzero()[0]) if not bool(same.any(1).all()) else 0
-        raise NoMatch(f"no head of the first has the W^(Q)·(W^(K))ᵀ of head {head} of the second")
-    return tau
+    head = int(same.any(1).int().argmin())  # the first without a partner
+    return _assign_same(same, f"no head of the first has the W^(Q)·(W^(K))ᵀ of head {head} of the second")
 
 
 def _match_features(u: BlockWeights, v: BlockWeights, epsilon: float) -> Tensor:
@@ -208,13 +200,10 @@ def _match_features(u: BlockWeights, v: BlockWeights, epsilon: float) -> Tensor:
     """
     ours, theirs = u.output.mT[:, None, ..., None], v.output.mT[:, :, None, :, None]  # columns of u by those of v
     same = _agree(u.value[:, None, None], ours, v.value[:, None, None], theirs, epsilon).flatten(3).all(-1).all(0)
-    if _assign_same(same) is None:
-        raise NoMatch("W^(V)·W^(O) of the heads differ, even with the output features permuted")
+    _assign_same(same, "W^(V)·W^(O) of the heads differ, even with the output features permuted")
     rows_u, rows_v = u.weight_a.sort(dim=-1).values, v.weight_a.sort(dim=-1).values
-    features = _assign_same(same & (rows_v[:, None] == rows_u[None]).all(-1))
-    if features is None:
-        raise NoMatch("W_A differs by more than a permutation of its rows and columns that fits W^(V)·W^(O)")
-    return features
+    reason = "W_A differs by more than a permutation of its rows and columns that fits W^(V)·W^(O)"
+    return _assign_same(same & (rows_v[:, None] == rows_u[None]).all(-1), reason)
 
 
 def _match_neurons(u: BlockWeights, v: BlockWeights, features: Tensor) -> Tensor:
@@ -223,10 +212,8 @@ def _match_neurons(u: BlockWeights, v: BlockWeights, features: Tensor) -> Tensor
         raise NoMatch("b_B differs, and the group does not move it")
     ours = torch.cat([u.weight_a[features].mT, u.bias_a[:, None], u.weight_b], dim=1)
     theirs = torch.cat([v.weight_a.mT, v.bias_a[:, None], v.weight_b], dim=1)
-    neurons = _assign_same((theirs[:, None] == ours[None]).all(-1))
-    if neurons is None:
-        raise NoMatch("no permutation of the hidden neurons carries W_A, b_A and W_B along together")
-    return neurons
+    reason = "no permutation of the hidden neurons carries W_A, b_A and W_B along together"
+    return _assign_same((theirs[:, None] == ours[None]).all(-1), reason)
 
 
 def _agree(
@@ -240,10 +227,12 @@ def _agree(
     return (left @ right - other_left @ other_right).abs() <= _ROUNDINGS * epsilon * slack
 
 
-def _assign_same(same: Bool[Tensor, "n n"]) -> Tensor | None:
-    """p with same[i, p(i)] for all i, one to one, or None. Equality is transitive: the first free partner will do."""
+def _assign_same(same: Bool[Tensor, "n n"], reason: str) -> Int[Tensor, " n"]:
+    """p with same[i, p(i)] for all i, one to one, or ``NoMatch``. Equality is transitive: any free partner will do."""
     chosen = assign(~same)
-    return chosen if bool(same.gather(1, chosen[:, None]).all()) else None
+    if not bool(same.gather(1, chosen[:, None]).all()):
+        raise NoMatch(reason)
+    return chosen
 
 
 def assign(unlike: Shaped[Tensor, "n n"]) -> Int[Tensor, " n"]:
@@ -257,12 +246,7 @@ def assign(unlike: Shaped[Tensor, "n n"]) -> Int[Tensor, " n"]:
     return torch.tensor(chosen)
 
 
-def factor(
-    ours: Float[Tensor, "*batch D r"],
-    theirs: Float[Tensor, "*batch D r"],
-    their_partner: Float[Tensor, "*batch D r"],
-    our_partner: Float[Tensor, "*batch D r"],
-) -> Float[Tensor, "*batch r r"]:
+def factor(ours: Factor, theirs: Factor, their_partner: Factor, our_partner: Factor) -> Float[Tensor, "*batch r r"]:
     """X with ours·X = theirs and, the product being the same, their_partner·Xᵀ = our_partner.
 
     Least squares on whichever of the two systems is better conditioned, for each head.

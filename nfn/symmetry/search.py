@@ -36,7 +36,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.nn import functional as F
 
-from nfn.symmetry.canonical import DEAD_BOUNDARY, UnitLayer, attention_of, closest_orthogonal, written_size
+from nfn.symmetry.canonical import DEAD_BOUNDARY, Factor, UnitLayer, attention_of, closest_orthogonal, written_size
 from nfn.symmetry.full_group import FullGroupElement
 from nfn.symmetry.group import pick
 from nfn.symmetry.parts import boundaries, free_boundaries, owners, shift_component
@@ -88,7 +88,7 @@ def _unit_scales(layer: UnitLayer) -> Float[Tensor, "b units"]:
     return torch.where(alive, (writing / torch.where(alive, reading, 1)).sqrt(), 1)
 
 
-def _balance(left: Float[Tensor, "*batch D r"], right: Float[Tensor, "*batch D r"]) -> Float[Tensor, "*batch r r"]:
+def _balance(left: Factor, right: Factor) -> Float[Tensor, "*batch r r"]:
     """The symmetric X with X·LᵀL·X = X⁻¹·RᵀR·X⁻¹: X² is the geometric mean of (LᵀL)⁻¹ and RᵀR."""
 
     def gram(x: Tensor) -> Tensor:

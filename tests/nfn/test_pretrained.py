@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import nfn
 import zoo
-from nfn.predictors.conformal import LEVEL, ConformalInterval, _error_rank
+from nfn.predictors.conformal import LEVEL, ConformalInterval
 from nfn.predictors.storage import _PRETRAINED, _packaged, pretrained_names, save_pretrained
 from tests.fabricated import TINY_MNIST
 
@@ -83,7 +83,9 @@ def test_an_interval_covers_its_share_of_new_rows() -> None:
 
 
 def test_with_few_rows_the_largest_error_is_the_half_width() -> None:
-    assert [_error_rank(count) for count in (1, 8, 9, 19)] == [1, 8, 9, 18]
+    errors = {count: torch.arange(1.0, count + 1) for count in (1, 8, 9, 19)}
+    ranks = [float(ConformalInterval.fit(torch.zeros(count), each).half_widths) for count, each in errors.items()]
+    assert ranks == [1, 8, 9, 18]
     interval = ConformalInterval.fit(torch.tensor([0.2, 0.6]), torch.tensor([0.3, 0.65]))
     assert interval.half_widths.tolist() == pytest.approx([0.1])
     with pytest.raises(ValueError, match="there are none"):

@@ -170,7 +170,7 @@ def test_a_failed_export_leaves_neither_a_file_nor_a_folder(zoo_folder, tmp_path
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(*arguments)
 
-    name = "zoo.export.with_weights" if form == "parquet" else "zoo.export.TransformerWeights.from_flat"
+    name = "zoo.reading.reader.with_weights" if form == "parquet" else "zoo.export.TransformerWeights.from_flat"
     monkeypatch.setattr(name, full)
     arguments = [str(zoo_folder), "mnist", str(tmp_path / "out"), "--format", form, "--where", "checkpoint == 'best'"]
     assert "No space left on device" in refusal(main, arguments, capsys)

@@ -17,7 +17,7 @@ from zoo.page.writing import _write_page
 def write_page(
     zoo: Path | str, out: Path, predictions: Sequence[Predictions] = (), pictured: int = 100, *, fetch: bool = False
 ) -> None:
-    _write_page(PageOptions(zoo=str(zoo), out=out, pictures=pictured, fetch=fetch), predictions)
+    _write_page(PageOptions(zoo=str(zoo), out=out, pictures=pictured, fetch=fetch), predictions, lambda _: None)
 
 
 def unpacked(text: str) -> Any:

@@ -47,6 +47,7 @@ DEFAULT_CARD = Path(__file__).parent / "card_template.md"
 _PARTS, _CROISSANT = (Path(__file__).parent / name for name in ("card_parts.md", "croissant_template.json"))
 _MAX_BYTES = 16 << 20  # of croissant.json
 _UNSAFE = re.compile(r"[^\w./ -]")  # in a name that stands in YAML, Markdown and code
+_Files = dict[str, FileEntry]
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 """The hub's own words for numbers of rows."""
 _ENVIRONMENT = SandboxedEnvironment(
@@ -62,12 +63,7 @@ _ENVIRONMENT.filters |= {
 
 
 def write_card_and_manifest(
-    folder: Path,
-    files: dict[str, FileEntry],
-    configs: dict[str, ConfigDetails],
-    template: str,
-    name: str,
-    stated: Statements,
+    folder: Path, files: _Files, configs: dict[str, ConfigDetails], template: str, name: str, stated: Statements
 ) -> Manifest:
     """Ends a zoo whose Arrow files are in place: Parquet files of runs, card, ``croissant.json``, and the manifest.
 
@@ -192,7 +188,7 @@ def _split_pattern(names: Sequence[str]) -> str:
     return f"{head.rpartition('-')[0]}-*-of-{count}"
 
 
-def _files_of(manifest: Manifest, config: str) -> dict[str, FileEntry]:
+def _files_of(manifest: Manifest, config: str) -> _Files:
     """A config's files but the Parquet file, which holds the rows of another once more."""
     own = (item for item in sorted(manifest.files.items()) if item[0].startswith(f"{config}/"))
     return {name: entry for name, entry in own if not name.endswith(RUNS_PARQUET)}

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from jaxtyping import Bool, Float32, Float64, Int64, Shaped
+from jaxtyping import Bool, Float32, Float64, Int64
 from msgspec import Meta
 
 from zoo.checked import allowed
@@ -30,6 +30,7 @@ accuracies differ by more than 0.001, and no two losses; the other engine's are 
 _RUNS_AT_ONCE = 1024  # as Python objects, since a table may be large
 _Mask = Bool[np.ndarray, " n"]
 _Numbers = Float64[np.ndarray, " n"]
+_Weights = Iterable[Float32[np.ndarray, "n d"]]
 _Fault = tuple[_Mask | pd.Series, str]
 Located = tuple[pa.Table, Callable[[int], tuple[Path, int]]]
 """A table, and for each of its rows the file it is in and its number there."""
@@ -42,7 +43,7 @@ def config_faults(
     shards: Sequence[int],
     runs: Located,
     rows: Located,
-    weights: Iterable[Float32[np.ndarray, "n d"]],
+    weights: _Weights,
     seen: SeenWeights,
     *,
     splits: Sequence[str] | None = None,
@@ -64,7 +65,10 @@ def config_faults(
         yield from _lines(rows, [(twice, f"{checkpoint} of run {run} is also in {path}, row {number}")])
     if splits is not None:
         assert isinstance(record, ConfigDetails)
-        yield from _lines(rows, _misplaced(table, np.array(splits, dtype=str), record))
+        belongs, lies = (np.array(each, dtype=str) for each in (record.splits_of(table.__getitem__), splits))
+        for split in SPLITS:
+            wrong = (lies == split) & (belongs != split)
+            yield from _lines(rows, [(wrong, f"the run does not belong in {split}")])
     yield from _lines(rows, _weight_faults(table, weights, record.task, seen))
     if whole:
         kept = keys[keys["checkpoint"].isin(record.checkpoints) & ~twice]["run_id"].value_counts()
@@ -179,15 +183,7 @@ def _curves_at(curves: pa.ChunkedArray, runs: pd.Series, epochs: np.ndarray) -> 
     return np.append(values, np.nan)[np.where(inside, starts + epochs - 1, len(values)).astype(np.int64)]
 
 
-def _misplaced(rows: pd.DataFrame, lies_in: Shaped[np.ndarray, " n"], details: ConfigDetails) -> Iterator[_Fault]:
-    placed = np.array(details.splits_of(rows.__getitem__), dtype=str)
-    for split in SPLITS:
-        yield (lies_in == split) & (placed != split), f"the run does not belong in {split}"
-
-
-def _weight_faults(
-    rows: pd.DataFrame, weights: Iterable[Float32[np.ndarray, "n d"]], task: str, seen: SeenWeights
-) -> Iterator[_Fault]:
+def _weight_faults(rows: pd.DataFrame, weights: _Weights, task: str, seen: SeenWeights) -> Iterator[_Fault]:
     """Weights that are not finite, that belong to another run or epoch, or that differ within one.
 
     Their hash is Python's own, 64 bits under a key of this process: only equal weights have to be found.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hi
 
 from msgspec import Meta
 
-from zoo.checked import LARGEST, check_fields
+from zoo.checked import NotNegative, Positive, Seed, check_fields
 from zoo.command import Option
 
 if TYPE_CHECKING:
@@ -28,19 +28,15 @@ class Hyperparameters:
     """
 
     optimizer: Annotated[Optimizer, Option("sgd, sgd_momentum, adam or rmsprop", default="adam")]
-    learning_rate: Annotated[float, Meta(gt=0, le=LARGEST), Option("peak learning rate", default=1e-3)]
-    weight_decay: Annotated[float, Meta(ge=0, le=LARGEST), Option("L2 coefficient", default=1e-6)] = 0.0
+    learning_rate: Annotated[Positive, Option("peak learning rate", default=1e-3)]
+    weight_decay: Annotated[NotNegative, Option("L2 coefficient", default=1e-6)] = 0.0
     init_std: Annotated[
-        float,
-        Meta(gt=0, le=LARGEST),
-        Option("standard deviation of the truncated normal the weights start from", default=0.1),
+        Positive, Option("standard deviation of the truncated normal the weights start from", default=0.1)
     ]
     dropout: Annotated[float, Meta(ge=0, le=0.99), Option("dropout probability", default=0.1)] = 0.0
     train_fraction: Annotated[float, Meta(gt=0, le=1), Option("share of the training set used")] = 1.0
     seed: Annotated[
-        int,
-        Meta(ge=0, lt=1 << 32),
-        Option("seed of initialization and dropout; subsets, batches and crops are the same for all runs"),
+        Seed, Option("seed of initialization and dropout; subsets, batches and crops are the same for all runs")
     ] = 0
 
     def __post_init__(self) -> None:

@@ -17,13 +17,12 @@ from zoo.format.splits import DEFAULT_SHARES, SPLITS, parse_shares, splits_of
 from zoo.format.table_file import MAX_TABLE_BYTES
 from zoo.storage.swap import unlisted_entries
 from zoo.storage.untrusted import HeldFile
-from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE
+from zoo.tasks.embedding import EMBEDDING_FILES
 
 CARD_FILE, CROISSANT_FILE = "README.md", "croissant.json"
 RUNS_FILE, RUNS_PARQUET = "runs.arrow", "runs.parquet"
 DERIVED_FILES = (CARD_FILE, CROISSANT_FILE, RUNS_PARQUET)
 """The names of files that are made from the others and the manifest."""
-EMBEDDING_FILES = (VECTORS_FILE, VOCABULARY_FILE)
 PREDICTORS_FOLDER = "predictors"
 """The folder of fitted predictors beside a zoo on the hub; they are not part of it or of its manifest."""
 _BESIDE_A_ZOO = frozenset({".git", ".gitattributes", ".gitignore", ".cache", PREDICTORS_FOLDER})

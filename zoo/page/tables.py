@@ -18,7 +18,7 @@ import pandas as pd
 
 from zoo.checked import checked
 from zoo.format.schema import MEASURED, labels_of, usual_label
-from zoo.plots import span_of
+from zoo.plots import by_epoch
 from zoo.reading.reader import ZooReader
 from zoo.storage.untrusted import parse_json, read_bounded
 
@@ -70,25 +70,16 @@ def checkpoint_columns(reader: ZooReader) -> dict[str, Any]:
     }
 
 
-def ranking(reader: ZooReader) -> dict[str, Any]:
-    """The label that ranks the checkpoints, whether more of it is better, and the ends of its axis."""
-    label, more = usual_label(reader.spec)
-    return {"label": label, "more": more, "span": span_of(reader.metadata[label])}
-
-
 def band(curves_of_runs: pd.Series) -> dict[str, list[float | None]]:
     """The median and the middle nine tenths of the runs' curves in each epoch, over the runs that reached it."""
-    curves = [np.asarray(curve, dtype=np.float64) for curve in curves_of_runs]
-    longest = max(map(len, curves), default=0)
-    padded = np.array([np.pad(curve, (0, longest - len(curve)), constant_values=np.nan) for curve in curves])
-    low, middle, high = np.nanquantile(padded, _QUANTILES, axis=0) if longest else np.empty((3, 0))
+    padded = by_epoch(curves_of_runs)
+    low, middle, high = np.nanquantile(padded, _QUANTILES, axis=1) if len(padded) else np.empty((3, 0))
     return {"low": plain(low), "middle": plain(middle), "high": plain(high)}
 
 
 def curves(runs: pd.DataFrame) -> list[dict[str, list[float | None]]]:
     """The curves of each run, one value per epoch."""
-    columns = {name: runs[name].tolist() for name in MEASURED}
-    return [{name: plain(columns[name][run]) for name in MEASURED} for run in range(len(runs))]
+    return [{name: plain(run[name]) for name in MEASURED} for run in runs[[*MEASURED]].to_dict("records")]
 
 
 def packed(value: Any) -> str:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from jinja2 import Environment
 
 from zoo.command import Advance, how_many, progress_bar
@@ -27,7 +28,8 @@ from zoo.format.published import PublishedZoo, check_target, zoo_files
 from zoo.format.schema import usual_label
 from zoo.page.options import PageOptions
 from zoo.page.pictures import Example, attention_refusal, find_example, picture
-from zoo.page.tables import Predictions, band, checkpoint_columns, curves, hyperparameters, packed, ranking, run_columns
+from zoo.page.tables import Predictions, band, checkpoint_columns, curves, hyperparameters, packed, run_columns
+from zoo.plots import span_of
 from zoo.reading.locate import find_folder
 from zoo.reading.reader import ZooReader
 from zoo.storage.atomic import write_atomically
@@ -51,9 +53,7 @@ _SCRIPTS = (
 _EXPORTED = "window.vegaEmbed = vegaEmbed;"
 
 
-def _write_page(
-    options: PageOptions, predictions: Sequence[Predictions] = (), advance: Advance = lambda runs: None
-) -> Manifest:
+def _write_page(options: PageOptions, predictions: Sequence[Predictions], advance: Advance) -> Manifest:
     """Writes the page of a zoo; ``advance`` is called with 1 for each run with pictures of its checkpoints.
 
     ``out`` is replaced whole where it is an older page; a folder with anything else in it is left alone.
@@ -98,9 +98,8 @@ def _write_config(
     for number, start in enumerate(range(0, len(runs), _RUNS_PER_FILE)):
         _write_script(folder / "curves" / f"{index}-{number:03d}.js", curves(runs.iloc[start : start + _RUNS_PER_FILE]))
     rows = checkpoint_columns(reader)
-    ranked = ranking(reader)
-    sign = 1 if ranked["more"] else -1
-    chosen = _pictured_runs(rows["run"], [sign * (value or 0.0) for value in rows[ranked["label"]]], pictured)
+    label, more = usual_label(reader.spec)
+    chosen = _pictured_runs(rows["run"], [(value or 0.0) * (1 if more else -1) for value in rows[label]], pictured)
     model = build_model(reader.spec, np.zeros(reader.spec.num_parameters, dtype=np.float32))
     for run in chosen:
         pictures = {}
@@ -118,8 +117,8 @@ def _write_config(
         "runs": run_columns(reader),
         "hyperparameters": hyperparameters(reader),
         "rows": rows,
-        "ranked": ranked,
-        "band": band(runs[ranked["label"]]),
+        "ranked": {"label": label, "more": more, "span": span_of(reader.metadata[label])},
+        "band": band(runs[label]),
         "pictured": chosen,
         "example": {"missing": missing} if example is None else example.shown(),
     }
@@ -130,12 +129,9 @@ def _pictured_runs(runs: Sequence[int], merits: Sequence[float], count: int) -> 
 
     The first and the last are always among them.
     """
-    best: dict[int, float] = {}
-    for run, merit in zip(runs, merits, strict=True):
-        best[run] = max(best.get(run, merit), merit)
-    order = sorted(best, key=lambda run: (best[run], run))
-    ranks = np.unique(np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int))
-    return sorted(order[rank] for rank in ranks)
+    best = pd.Series(list(merits), list(runs), dtype=float).groupby(level=0).max().sort_values(kind="stable")
+    ranks = np.unique(np.linspace(0, len(best) - 1, min(count, len(best))).round().astype(int))
+    return sorted(best.index[ranks].tolist())
 
 
 def _write_script(path: Path, value: Any) -> None:

@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from zoo.storage.untrusted import faults_named, refuse_larger
+from zoo.storage.untrusted import HeldFile, faults_named
 from zoo.transformer.spec import TransformerSpec
 
 _SAFETENSORS, _TORCH = (".safetensors",), (".pt", ".pth", ".bin")
@@ -33,9 +33,10 @@ class CheckpointFile(NamedTuple):
     def read(cls, path: Path) -> "CheckpointFile":
         if path.suffix not in SUFFIXES:
             raise ValueError(f"{path} is not a checkpoint file: its name should end in {', '.join(SUFFIXES)}")
-        refuse_larger(path, _MAX_BYTES)
+        HeldFile(path).refuse_larger(_MAX_BYTES)
         if path.suffix in _SAFETENSORS:
-            state, metadata = _read_safetensors(path)
+            with faults_named(f"{path} is damaged", SafetensorError), safe_open(path, framework="pt") as file:
+                state, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
         else:
             state, metadata = _read_torch(path), {}
         for name, tensor in state.items():
@@ -59,11 +60,6 @@ def _is_plain(tensor: object) -> bool:
     if not isinstance(tensor, Tensor) or tensor.dtype not in _FLOATS:
         return False
     return tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_meta
-
-
-def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    with faults_named(f"{path} is damaged", SafetensorError), safe_open(path, framework="pt") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
 
 
 def _read_torch(path: Path) -> dict[str, Tensor]:

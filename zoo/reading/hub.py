@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from zoo.format.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest
 from zoo.format.published import CARD_FILE, PREDICTORS_FOLDER, PublishedZoo, configs_of
 from zoo.reading.locate import HUB_NAME, LOGIN, hub_answering
-from zoo.storage.untrusted import faults_named, parse_json, read_bounded, refuse_larger
+from zoo.storage.untrusted import HeldFile, faults_named, parse_json, read_bounded
 
 _FILES_OF_A_NEW_REPOSITORY = frozenset({".gitattributes", CARD_FILE, "LICENSE"})
 """Files that a repository may have from the start, when it is made on the hub's website."""
@@ -98,7 +98,7 @@ def fitted_predictors(folder: Path, zoo: PublishedZoo) -> dict[str, Path]:
 
 def _spec_read_by(path: Path) -> object:
     """The dimensions of the transformers that a predictor reads, from its header; None where they are not there."""
-    refuse_larger(path, _MAX_PREDICTOR_BYTES)
+    HeldFile(path).refuse_larger(_MAX_PREDICTOR_BYTES)
     with faults_named(f"{path} is damaged", SafetensorError), safe_open(path, framework="np") as file:
         header = file.metadata() or {}
     config = parse_json(header.get("config", "{}").encode(), f"the config of {path}")

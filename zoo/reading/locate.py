@@ -13,8 +13,9 @@ from pathlib import Path
 
 from zoo.command import DEFAULT_NAME
 from zoo.format.manifest import MANIFEST_FILE, Manifest
-from zoo.format.published import EMBEDDING_FILES, PREDICTORS_FOLDER, configs_of
+from zoo.format.published import PREDICTORS_FOLDER, configs_of
 from zoo.format.record import task_of
+from zoo.tasks.embedding import EMBEDDING_FILES
 
 LOGIN = "run `hf auth login`, or set HF_TOKEN to a token of https://huggingface.co/settings/tokens"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")

@@ -26,13 +26,13 @@ from torch import Tensor
 from zoo.command import DEFAULT_NAME
 from zoo.format.manifest import read_one_edition
 from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo, parse_splits
-from zoo.format.schema import PUBLISHED_RUN_SCHEMA, WEIGHTS, checkpoint_schema
+from zoo.format.schema import PUBLISHED_RUN_SCHEMA, WEIGHTS, checkpoint_schema, with_weights
 from zoo.format.splits import SPLITS
 from zoo.format.table_file import read_batches, read_table
 from zoo.reading.locate import choose_configs, find_folder
 from zoo.reading.selection import Where, select, why_none
 from zoo.storage.untrusted import HeldFile
-from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE, WordEmbedding
+from zoo.tasks.embedding import EMBEDDING_FILES, WordEmbedding
 from zoo.transformer.spec import TransformerSpec
 from zoo.transformer.weights import TransformerWeights
 
@@ -118,6 +118,10 @@ class MappedCheckpoints:
         found = zip(batches.tolist(), within.tolist(), strict=True)
         return np.concatenate([self.batches[batch].unwritten().array[row] for batch, row in found]).reshape(-1, d)
 
+    def take(self, rows: Integer[np.ndarray, " n"]) -> pa.Table:
+        """A copy of any rows in any order, with all columns."""
+        return with_weights(self.table.take(pa.array(rows)), self.gather(rows))
+
 
 def _map_batches(file: HeldFile, spec: TransformerSpec) -> list[tuple[_BatchWeights, pa.RecordBatch]]:
     """For each record batch its weights on the map, and its other columns."""
@@ -181,10 +185,8 @@ class ZooReader:
         if self.details.thinned:
             everything = MappedCheckpoints(zoo.paths(self.config, SPLITS), self.spec)
             self._with_weights = everything.table.column("run_id").to_pylist()
-        self._embedding: tuple[HeldFile, HeldFile] | None = None
-        if self.details.embedding_sha256 is not None:
-            vectors, words = (zoo.hold(f"{self.details.task}/{name}") for name in (VECTORS_FILE, VOCABULARY_FILE))
-            self._embedding = vectors, words
+        frozen = self.details.embedding_sha256 is not None
+        self._embedding = [zoo.hold(f"{self.details.task}/{name}") for name in EMBEDDING_FILES if frozen]
 
     def __reduce__(self) -> tuple:
         return ZooReader, (self.folder, self.config, self.split, self.edition)
@@ -224,7 +226,7 @@ class ZooReader:
     @cached_property
     def embedding(self) -> WordEmbedding | None:
         """The frozen word embedding the transformers were trained with, where they need one."""
-        return None if self._embedding is None else WordEmbedding.read(*self._embedding)
+        return WordEmbedding.read(*self._embedding) if self._embedding else None
 
     def rows(self, where: Where = None) -> Integer[np.ndarray, " n"]:
         """The numbers of the rows that ``where`` chooses (see ``zoo.reading.selection``), ascending.
@@ -251,6 +253,10 @@ class ZooReader:
         piece = self._rows.pieces(numbers, [slice(0, len(numbers))])[0] if len(numbers) else None
         return torch.from_numpy(self._rows.gather(numbers)) if piece is None else self._rows.view(piece)
 
+    def table(self, rows: Integer[np.ndarray, " n"]) -> pa.Table:
+        """Some rows with all columns."""
+        return self._rows.take(rows)
+
     def arrays(
         self, where: Where = None, label: str = "test_accuracy"
     ) -> tuple[Float32[np.ndarray, "n d"], Shaped[np.ndarray, " n"]]:
@@ -275,22 +281,15 @@ class ZooReader:
             numbers = self._numbers(rows)
         except ValueError as error:
             raise IndexError(str(error)) from error
-        if numbers.ndim == 0:
-            row = self.metadata.iloc[int(numbers)]
-            return {str(name): row[name] for name in row.index} | {WEIGHTS: self.weights(numbers)}
-        columns = self.metadata.iloc[numbers].to_dict(orient="list")
+        found = self.metadata.iloc[numbers if numbers.ndim else int(numbers)]
+        columns = found.to_dict(orient="list") if isinstance(found, pd.DataFrame) else dict(found)
         return {str(name): values for name, values in columns.items()} | {WEIGHTS: self.weights(numbers)}
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (self[row] for row in range(len(self)))
 
     def batches(
-        self,
-        batch_size: int = 64,
-        shuffle: bool = False,
-        seed: int = 0,
-        where: Where = None,
-        drop_last: bool = False,
+        self, batch_size: int = 64, shuffle: bool = False, seed: int = 0, where: Where = None, drop_last: bool = False
     ) -> Iterator[Batch]:
         """Pairs of ``TransformerWeights`` and the metadata of the same rows, each row once.
 

@@ -47,7 +47,7 @@ class HeldFile:
         return f"/dev/fd/{self.handle}"
 
     def refuse_larger(self, limit: int) -> None:
-        """Raises a ValueError for a file of more than ``limit`` bytes."""
+        """Raises a ValueError for a file of more than ``limit`` bytes, before a library reads or maps it."""
         if self.size > limit:
             raise ValueError(f"{self.path} is damaged: {self.size:,} bytes, at most {limit:,} are read")
 
@@ -70,11 +70,6 @@ class HeldFile:
         if self.size == 0:
             raise ValueError(f"{self.path} is empty")
         return mmap.mmap(self.handle, 0, access=mmap.ACCESS_COPY)
-
-
-def refuse_larger(path: Path, limit: int) -> None:
-    """Raises a ValueError for a file of more than ``limit`` bytes, before a library reads or maps it."""
-    HeldFile(path).refuse_larger(limit)
 
 
 def read_bounded(path: Path, limit: int) -> bytes:

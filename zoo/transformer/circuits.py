@@ -49,15 +49,20 @@ def circuits(weights: TransformerWeights) -> Circuits:
     if not spec.causal:
         raise ValueError(f"circuits lead from tokens to tokens: a transformer of {spec.task} is not a language model")
     weights = TransformerWeights.from_flat(spec, weights.flat().double())
-    tokens, positions, scale = _scaled_tokens(weights)
-    classes = _centered(_centered(weights["unembedding.weight"], -1), -2)
+    positions = weights["positions.weight"]
+    mean = positions.mean(-2, keepdim=True)
+    tokens, positions = without_mean(weights["embedding.weight"] + mean, -1), without_mean(positions - mean, -1)
+    # a token at a position has the mean square length D
+    length = tokens.square().sum(-1).mean(-1) + positions.square().sum(-1).mean(-1)
+    scale = (spec.dim / (length + _TINY)).sqrt()[..., None, None]
+    classes = without_mean(weights["unembedding.weight"], -1, -2)
     encoder = weights.encoder
-    scores = _centered(_centered(encoder.query @ encoder.key.mT, -1), -2) / sqrt(spec.key_dim)
-    writes = scale[..., None, None] * _centered(_centered(encoder.value @ encoder.output, -1), -2)
-    mapped = scale[..., None] * _centered(encoder.weight_a, -2) @ _centered(encoder.weight_b, -1)
-    x, places, u = (rows[..., None, None, :, :] for rows in (tokens, positions, classes))
+    scores = without_mean(encoder.query @ encoder.key.mT, -1, -2) / sqrt(spec.key_dim)
+    writes = scale[..., None, None] * without_mean(encoder.value @ encoder.output, -1, -2)
+    mapped = scale[..., None] * without_mean(encoder.weight_a, -2) @ without_mean(encoder.weight_b, -1)
+    x, places, u = (rows[..., None, None, :, :] for rows in (scale * tokens, scale * positions, classes))
     return Circuits(
-        direct=tokens @ classes.mT,
+        direct=(scale * tokens) @ classes.mT,
         query_key=x @ scores @ x.mT,
         position_query_key=places @ scores @ places.mT,
         output_value=x @ writes @ u.mT,
@@ -68,20 +73,11 @@ def circuits(weights: TransformerWeights) -> Circuits:
     )
 
 
-def _scaled_tokens(
-    weights: TransformerWeights,
-) -> tuple[Float[Tensor, "*batch V D"], Float[Tensor, "*batch T D"], Float[Tensor, "*batch 1 1"]]:
-    """s·[E + mean(P)]·C, s·[P − mean(P)]·C and s, so that a token at a position has the mean square length D."""
-    positions = weights["positions.weight"]
-    mean = positions.mean(-2, keepdim=True)
-    tokens, positions = _centered(weights["embedding.weight"] + mean, -1), _centered(positions - mean, -1)
-    length = tokens.square().sum(-1).mean(-1) + positions.square().sum(-1).mean(-1)
-    scale = (weights.spec.dim / (length + _TINY)).sqrt()[..., None, None]
-    return scale * tokens, scale * positions, scale
-
-
-def _centered(x: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
-    return x - x.mean(dim, keepdim=True)
+def without_mean(x: Float[Tensor, "..."], *dims: int) -> Float[Tensor, "..."]:
+    """x without its mean along each of these dimensions, one after the other."""
+    for dim in dims:
+        x = x - x.mean(dim, keepdim=True)
+    return x
 
 
 def _composition(

@@ -1,7 +1,7 @@
 """Options of the commands that measure transformers with other dimensions than the paper's: --dim 64 --blocks 4."""
 
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from zoo.checked import Count
 from zoo.command import Option
@@ -19,15 +19,11 @@ class DimensionOptions:
     blocks: _Dimension = None
     residual: Annotated[bool, Option("with residual connections")] = False
 
+    def chosen(self) -> dict[str, int]:
+        """The given dimensions, by name; residual connections if they were asked for."""
+        values = {field.name: getattr(self, field.name) for field in fields(DimensionOptions)}
+        return {name: value for name, value in values.items() if value}
 
-_DIMENSIONS = tuple(field.name for field in fields(DimensionOptions))
-
-
-def chosen_dimensions(options: dict[str, Any]) -> dict[str, int]:
-    """The given dimensions, by name; residual connections if they were asked for."""
-    return {name: options[name] for name in _DIMENSIONS if options[name] is not None and options[name] is not False}
-
-
-def with_dimensions(spec: TransformerSpec, dimensions: dict[str, int]) -> TransformerSpec:
-    """The spec with these dimensions; values are as long as keys."""
-    return replace(spec, **dimensions, value_dim=dimensions.get("key_dim", spec.value_dim))
+    def of(self, spec: TransformerSpec) -> TransformerSpec:
+        """The spec with these dimensions; values are as long as keys."""
+        return replace(spec, **self.chosen(), value_dim=self.key_dim or spec.value_dim)

@@ -19,6 +19,8 @@ from zoo.transformer.spec import TransformerSpec
 
 Dropout = Callable[[int, Tensor], Tensor]
 """``dropout(layer, x)`` for activations [P, b, t, D]; its layers are numbered in the order of the forward pass."""
+_Rows, _Mask, _Matrices = Float[Tensor, "P b t D"], Bool[Tensor, "b t"], Float[Tensor, "P _ _"]
+_Keys, _Values = Float[Tensor, "P b h t D_k"], Float[Tensor, "P b h t D_v"]
 _ALIGNMENT = 8
 _MOST_AS_PRODUCT = 512  # tokens of a vocabulary that are looked up by a matrix product
 _MOST_LOGITS = 1 << 24  # of a model at once, 64 MB
@@ -49,7 +51,7 @@ def population_logits(
     spec: TransformerSpec,
     flat: Float[Tensor, "P d"],
     x: Shaped[Tensor, "b t *features"],
-    mask: Bool[Tensor, "b t"] | None,
+    mask: _Mask | None,
     dropout: Dropout = no_dropout,
     dtype: torch.dtype = torch.float32,
     steps: list[Step] | None = None,
@@ -90,7 +92,7 @@ def _embed(
     x: Shaped[Tensor, "b t *features"],
     sinusoids: Float[Tensor, "tokens D"] | None,
     dtype: torch.dtype,
-) -> Float[Tensor, "P b t D"]:
+) -> _Rows:
     """The first rows of every model: patches, word vectors or tokens, each with its position."""
     b, t = x.shape[:2]
     if spec.vocabulary is not None:
@@ -129,7 +131,7 @@ def _split_weights(spec: TransformerSpec, flat: Float[Tensor, "P d"]) -> list[Te
     return [part.unflatten(1, shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
-def _normalize(h: Float[Tensor, "P b t D"], steps: list[Step] | None) -> Float[Tensor, "P b t D"]:
+def _normalize(h: _Rows, steps: list[Step] | None) -> _Rows:
     """LayerNorm of a step, which is added to ``steps``."""
     if steps is None:
         return layer_norm(h)
@@ -144,13 +146,7 @@ def _linear(
     return torch.baddbmm(bias[:, None], x, weight.mT)
 
 
-def _attention(
-    spec: TransformerSpec,
-    x: Float[Tensor, "P b t D"],
-    mask: Bool[Tensor, "b t"] | None,
-    qkv: Float[Tensor, "P rows D"],
-    output: Float[Tensor, "P D columns"],
-) -> Float[Tensor, "P b t D"]:
+def _attention(spec: TransformerSpec, x: _Rows, mask: _Mask | None, qkv: _Matrices, output: _Matrices) -> _Rows:
     """Multi-head attention of every model over its own projections."""
     models, b, t, dim = x.shape
     widths = [spec.heads * width for width in (spec.key_dim, spec.key_dim, spec.value_dim)]
@@ -169,13 +165,7 @@ def _attention(
     return (joined @ output.mT).view(models, b, t, dim)
 
 
-def _padded_attention(
-    spec: TransformerSpec,
-    query: Float[Tensor, "P b h t D_k"],
-    key: Float[Tensor, "P b h t D_k"],
-    value: Float[Tensor, "P b h t D_v"],
-    mask: Bool[Tensor, "b t"] | None,
-) -> Float[Tensor, "P b h t D_v"]:
+def _padded_attention(spec: TransformerSpec, query: _Keys, key: _Keys, value: _Values, mask: _Mask | None) -> _Values:
     """softmax(Q Kᵀ / √D_k) V as batched products.
 
     Keys and values get masked tokens up to a multiple of 8, which add exact zeros: matrix units read rows of 16 bytes,

@@ -7,6 +7,7 @@ value and the columns of output. The blocks follow each other with a constant st
 
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
+from itertools import accumulate
 from math import prod
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -101,12 +102,8 @@ class TransformerSpec:
             shapes["classifier.fc1.bias"] = (self.dim,)
             shapes["classifier.fc2.weight"] = (self.classes, self.dim)
             shapes["classifier.fc2.bias"] = (self.classes,)
-        slots: dict[str, _TensorSlot] = {}
-        offset = 0
-        for name, shape in shapes.items():
-            slots[name] = _TensorSlot(shape, offset)
-            offset += prod(shape)
-        return MappingProxyType(slots)
+        offsets = accumulate(map(prod, shapes.values()), initial=0)
+        return MappingProxyType(dict(zip(shapes, map(_TensorSlot, shapes.values(), offsets), strict=True)))
 
     @property
     def _block_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -145,13 +142,10 @@ class TransformerSpec:
         """
         start = self.tensors["blocks.0.query.weight"].offset
         stop = start + self.blocks * self.block_size
-        parts: dict[Component, slice] = {
-            "encoder": slice(start, stop),
-            "classifier": slice(stop, self.num_parameters),
-        }
-        if start > 0:
-            parts = {"embedding": slice(0, start), **parts}
-        return MappingProxyType(parts)
+        ends = ((0, start), (start, stop), (stop, self.num_parameters))
+        return MappingProxyType(
+            {name: slice(*both) for name, both in zip(COMPONENTS, ends, strict=True) if both != (0, 0)}
+        )
 
     @property
     def unit_layers(self) -> tuple[str, ...]:
