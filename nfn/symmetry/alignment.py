@@ -7,6 +7,7 @@ the two networks do on made-up inputs, and the element found may take some gradi
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import sqrt
 
 import torch
 from jaxtyping import Float, Shaped
@@ -22,6 +23,7 @@ from zoo import TransformerWeights
 from zoo.transformer.population import population_logits
 
 _ALIKE = 1e-4  # relative difference of sizes of units, below which two checkpoints may be one function
+_SILENT = 1.0  # what is written into a boundary in this size or less, √D being rows of size 1, ε begins to silence
 _LEARNING_RATE = 3e-2  # of the steps on a loss
 _BATCH = 16  # inputs of one step
 _WRITERS = 8  # of a batch of language models, those that write texts
@@ -86,7 +88,9 @@ def align(
     if loss is not None and steps:
         found = _refined(found, u, v, chosen, loss, steps)
         after = _distance(found.act(u), v)
-    element = theirs.inverse().compose(found).compose(ours)
+    identity = FullGroupElement.identity(spec, (len(after),), device=after.device)
+    kept = replace(identity, boundary_scales=_kept_scales(ours, theirs, after))
+    element = theirs.inverse().compose(kept).compose(found).compose(ours)
     if loss is None and set(chosen) >= set(check_parts(spec, None)):
         for number in _perhaps_copies(u, v, after):
             match = match_weights(*(TransformerWeights.from_flat(spec, w.flat()[number]) for w in (first, second)))
@@ -97,6 +101,18 @@ def align(
     element = element.map(lambda tensor: tensor.reshape((*batch, *tensor.shape[1:])))
     aligned = element.act(TransformerWeights.from_flat(spec, weights.flat(), check_finite=False))
     return Alignment(element, aligned, before.view(batch), after.view(batch))
+
+
+def _kept_scales(ours: FullGroupElement, theirs: FullGroupElement, after: Float[Tensor, " b"]) -> Tensor:
+    """How many times larger than its reference a checkpoint stays at each free boundary.
+
+    What it writes is not brought below ``_SILENT``, or not at all if it is below already; else ε of the LayerNorm would
+    change its function, as beside a reference that has collapsed. Copies follow their reference everywhere.
+    """
+    unit = sqrt(ours.spec.dim)  # the size of a balanced form
+    least = (unit / ours.boundary_scales).clamp_max(_SILENT)
+    scales = (least * theirs.boundary_scales / unit).clamp_min(1)
+    return torch.where((after <= _ALIKE)[:, None], 1, scales)
 
 
 @torch.no_grad()

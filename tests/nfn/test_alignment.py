@@ -62,6 +62,13 @@ def test_independent_checkpoints_come_closer_and_stay_the_same_functions(bundled
         assert change(logits(one, bundled.inputs, 1e-14), logits(moved, bundled.inputs, 1e-14)) < 1e-6
 
 
+def test_a_trained_checkpoint_stays_the_same_function_beside_a_collapsed_one(bundled: Bundled):
+    u = TransformerWeights.from_flat(bundled.spec, bundled.weights.flat()[0])
+    collapsed = TransformerWeights.from_flat(bundled.spec, 1e-3 * bundled.weights.flat()[1])
+    aligned = align(u, collapsed).weights
+    assert change(logits(u, bundled.inputs), logits(aligned, bundled.inputs)) < 1e-3
+
+
 def test_language_models_come_closer_by_every_part_of_the_group():
     u, v = trained(0), trained(1)
     distances = [
