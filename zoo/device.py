@@ -62,8 +62,11 @@ def fast_small_products() -> Iterator[None]:
     On 64-bit ARM torch hands them to oneDNN, which takes 145 ms for 256 products [49,16]·[16,49] whose second factor is
     a transposed view; torch's own kernels take 3 ms. Inside the ``with`` torch uses its own. Elsewhere nothing changes.
     """
+    if not _SLOW_ONEDNN:
+        yield
+        return
     before = torch.backends.mkldnn.enabled
-    torch.backends.mkldnn.enabled = before and not _SLOW_ONEDNN
+    torch.backends.mkldnn.enabled = False
     try:
         yield
     finally:

@@ -49,7 +49,8 @@ def span_of(values: pd.Series) -> tuple[float, float]:
 
 def by_epoch(curves: pd.Series) -> Float64[np.ndarray, "epochs runs"]:
     """The curves of runs side by side, NaN after the end of those that diverged."""
-    return np.array(list(zip_longest(*curves, fillvalue=np.nan)), dtype=np.float64)
+    padded = np.array(list(zip_longest(*curves, fillvalue=np.nan)), dtype=np.float64)
+    return padded.reshape(len(padded), len(curves))
 
 
 def plot_histograms(panels: Mapping[str, pd.Series], path: Path, *, counted: str = "checkpoints") -> Path:

@@ -193,12 +193,13 @@ def _completed_rows(rows: MappedCheckpoints, runs: pa.Table, record: TrainingRec
 
 
 def _cut(rows: Integer[np.ndarray, " n"]) -> list[Integer[np.ndarray, " k"]]:
-    """The rows of each file, at least one: 512 in each, or a quarter of a small split in whole batches of 64."""
+    """The rows of each file: 512, or a quarter of a small split in whole batches of 64. An empty split is one file."""
     quarter = -(-len(rows) // (_FILES_OF_A_SMALL_SPLIT * ROWS_PER_BATCH)) * ROWS_PER_BATCH
     return _pieces(rows, min(_ROWS_PER_FILE, max(ROWS_PER_BATCH, quarter)))
 
 
 def _pieces(rows: Integer[np.ndarray, " n"], size: int) -> list[Integer[np.ndarray, " k"]]:
+    """The rows in pieces of one size, the last one smaller; no rows are one empty piece."""
     return np.split(rows, range(size, len(rows), size))
 
 

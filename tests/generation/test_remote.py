@@ -1,5 +1,6 @@
 """Shards that end at a URL: whole or not there, uploaded again where an upload broke off."""
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from generation.task import named_task
 from tests.fabricated import TINY_AGNEWS, fabricate_embedding
 from tests.generation.small_tasks import write_digits
 from tests.refusal import refusal
-from zoo.format.manifest import MANIFEST_FILE
+from zoo.format.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES
 from zoo.tasks.embedding import WordEmbedding
 
 TINY = Sweep(named_task("mnist"), Preset("tiny", Protocol(epochs=4, warmup_epochs=1, batch_size=16), runs_per_shard=1))
@@ -68,12 +69,16 @@ def test_a_shard_arrives_with_the_bytes_it_has_in_a_folder(job: Job, tmp_path: P
     assert not job.is_finished(4)
 
 
-@pytest.mark.parametrize("broken", ["manifest.json", "checkpoints.arrow", "half a manifest"])
+@pytest.mark.parametrize("broken", ["manifest.json", "checkpoints.arrow", "half a manifest", "too long a manifest"])
 def test_half_an_upload_is_not_a_finished_shard_and_is_made_whole(uploaded: Job, broken: str) -> None:
     job, whole = uploaded, stored(uploaded)
     fs, root = fsspec.url_to_fs(job.url)
+    manifest = whole[f"/mnist/shard-00003/{MANIFEST_FILE}"]
     if broken == "half a manifest":
-        fs.pipe_file(f"{root}/mnist/shard-00003/{MANIFEST_FILE}", whole[f"/mnist/shard-00003/{MANIFEST_FILE}"][:99])
+        fs.pipe_file(f"{root}/mnist/shard-00003/{MANIFEST_FILE}", manifest[:99])
+    elif broken == "too long a manifest":
+        without_hash = json.dumps({key: value for key, value in json.loads(manifest).items() if key != "sha256"})
+        fs.pipe_file(f"{root}/mnist/shard-00003/{MANIFEST_FILE}", without_hash.ljust(MAX_MANIFEST_BYTES + 2).encode())
     else:
         fs.rm_file(f"{root}/mnist/shard-00003/{broken}")
     assert not job.is_finished(3)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -25,8 +26,9 @@ from tests.zoo.written_page import config_of, file_beside, head_of, page_text, p
 from zoo.page import writing
 from zoo.page.__main__ import main
 from zoo.page.pictures import _look_through, find_example
-from zoo.page.tables import Predictions, as_bytes, packed, plain, read_predictions
+from zoo.page.tables import Predictions, as_bytes, band, packed, plain, read_predictions
 from zoo.page.writing import _pictured_runs
+from zoo.plots import plot_curves
 from zoo.transformer.model import Block, build_model, layer_norm
 from zoo.transformer.spec import TransformerSpec
 from zoo.verify import _Options as Verifying
@@ -430,3 +432,11 @@ def test_the_command_prints_where_the_page_is(zoo_folder: Path, tmp_path: Path, 
     main([str(zoo_folder), str(tmp_path / "site"), "--pictures", "0"])
     assert re.search(r"site/index\.html: 0\.\d MB; \d+ files, .* open it in a browser", capsys.readouterr().out)
     assert not (tmp_path / "site" / "runs").exists()
+
+
+@pytest.mark.parametrize("curves", [[], [[], []]])
+def test_runs_without_a_curve_have_an_empty_band_and_a_plot(curves: list[list[float]], tmp_path: Path):
+    runs = pd.DataFrame({"optimizer": ["adam"] * len(curves), "test_accuracy": pd.Series(curves, dtype=object)})
+    assert band(runs["test_accuracy"]) == {"low": [], "middle": [], "high": []}
+    if len(runs):
+        plot_curves("mnist", runs, "test_accuracy", tmp_path / "curves.png")

@@ -90,5 +90,8 @@ def test_rows_are_indexed_as_in_datasets(reader):
     assert some["run_id"] == list(reader.metadata["run_id"][2:5])
     assert torch.equal(some["weights"], reader.weights(slice(2, 5)))
     assert len(list(reader)) == len(reader)
+    for rows in (slice(2, 5), [2, 3, 4], torch.arange(2, 5), [number in (2, 3, 4) for number in range(len(reader))]):
+        assert reader.table(rows)["run_id"].to_pylist() == some["run_id"]
+    assert len(reader.table([])) == 0
     with pytest.raises(IndexError, match="no such row"):
         reader[len(reader)]

@@ -80,7 +80,7 @@ class MappedCheckpoints:
             self.batches += [weights for weights, _ in batches]
             tables += [pa.Table.from_batches([metadata]) for _, metadata in batches]
             rows_per_file.append(sum(len(metadata) for _, metadata in batches))
-        self.table = pa.concat_tables(tables)
+        self.table = pa.concat_tables(tables).combine_chunks()
         self.file_starts = np.cumsum([0, *rows_per_file])
         self.batch_starts = np.cumsum([0, *(len(batch.tensor) for batch in self.batches)])
 
@@ -253,9 +253,9 @@ class ZooReader:
         piece = self._rows.pieces(numbers, [slice(0, len(numbers))])[0] if len(numbers) else None
         return torch.from_numpy(self._rows.gather(numbers)) if piece is None else self._rows.view(piece)
 
-    def table(self, rows: Integer[np.ndarray, " n"]) -> pa.Table:
+    def table(self, rows: _Rows) -> pa.Table:
         """Some rows with all columns."""
-        return self._rows.take(rows)
+        return self._rows.take(np.atleast_1d(self._numbers(rows)))
 
     def arrays(
         self, where: Where = None, label: str = "test_accuracy"

@@ -52,7 +52,7 @@ def circuits(weights: TransformerWeights) -> Circuits:
     positions = weights["positions.weight"]
     mean = positions.mean(-2, keepdim=True)
     tokens, positions = without_mean(weights["embedding.weight"] + mean, -1), without_mean(positions - mean, -1)
-    # a token at a position has the mean square length D
+    # scaled so that a token at a position has the mean square length D
     length = tokens.square().sum(-1).mean(-1) + positions.square().sum(-1).mean(-1)
     scale = (spec.dim / (length + _TINY)).sqrt()[..., None, None]
     classes = without_mean(weights["unembedding.weight"], -1, -2)

@@ -19,7 +19,8 @@ from zoo.transformer.spec import TransformerSpec
 
 Dropout = Callable[[int, Tensor], Tensor]
 """``dropout(layer, x)`` for activations [P, b, t, D]; its layers are numbered in the order of the forward pass."""
-_Rows, _Mask, _Matrices = Float[Tensor, "P b t D"], Bool[Tensor, "b t"], Float[Tensor, "P _ _"]
+_Rows, _Mask = Float[Tensor, "P b t D"], Bool[Tensor, "b t"]
+_Readers, _Writers = Float[Tensor, "P rows D"], Float[Tensor, "P D columns"]
 _Keys, _Values = Float[Tensor, "P b h t D_k"], Float[Tensor, "P b h t D_v"]
 _ALIGNMENT = 8
 _MOST_AS_PRODUCT = 512  # tokens of a vocabulary that are looked up by a matrix product
@@ -146,7 +147,7 @@ def _linear(
     return torch.baddbmm(bias[:, None], x, weight.mT)
 
 
-def _attention(spec: TransformerSpec, x: _Rows, mask: _Mask | None, qkv: _Matrices, output: _Matrices) -> _Rows:
+def _attention(spec: TransformerSpec, x: _Rows, mask: _Mask | None, qkv: _Readers, output: _Writers) -> _Rows:
     """Multi-head attention of every model over its own projections."""
     models, b, t, dim = x.shape
     widths = [spec.heads * width for width in (spec.key_dim, spec.key_dim, spec.value_dim)]
