@@ -41,7 +41,7 @@ def test_an_engine_agrees_with_itself() -> None:
 
 
 def test_the_table_keeps_tasks_and_settings_apart() -> None:
-    rows = results.read("fidelity")
+    rows = [row for row in results.read("fidelity") if row.config == "mnist"]
     earlier = [replace(row, value=0.5, setting=row.setting | {"epochs": 7}) for row in rows]
     other_task = [replace(row, config="agnews", value=0.25) for row in rows]
     text = render_table("fidelity", rows=[*earlier, *rows, *other_task])

@@ -57,8 +57,10 @@ def test_the_table_of_generated_runs_is_the_one_in_their_manifest():
 @pytest.mark.parametrize("folder", sorted(path.parent.name for path in GENERATED.glob(f"*/{RUNS_FILE}")))
 def test_ids_seeds_and_best_epochs_of_the_generated_runs_follow_from_their_configurations(folder: str):
     """Of those too whose config is not in the manifest: a seed for each run of AG News, repeats, more shards."""
-    record = PublishedZoo.read(GENERATED).config(task_of(folder.removesuffix("-shards-4-6")))
-    seeds = {"agnews-seeds": "distinct", "mnist-seeds": "distinct", "mnist-repeats": "16"}.get(folder, "shared")
+    task = task_of(folder.removesuffix("-shards-4-6"))
+    record = PublishedZoo.read(SAMPLE).config(task)
+    seeds = {"agnews-seeds": "distinct", "mnist-seeds": "distinct"}.get(folder, "shared")
+    seeds = "16" if folder.endswith("-repeats") else seeds
     runs = read_table(GENERATED / folder / RUNS_FILE, PUBLISHED_RUN_SCHEMA)
     shards = sorted(set(runs.column("shard").to_pylist()))
     found = _run_faults(runs, runs.to_pandas(), replace(record, seeds=seeds), shards)
@@ -74,3 +76,10 @@ def test_runs_with_a_seed_each_are_of_the_grid_and_share_none():
     assert len(again) == len(distinct)
     assert len({run["seed"] for run in distinct.values()}) == len(distinct)
     assert len({run["seed"] for run in shared.values()}) == 1
+
+
+def test_the_bundled_repeats_of_language_models_have_the_curves_of_those_generated_in_another_shard():
+    sample, generated = runs_of(SAMPLE, "shakespeare-repeats"), runs_of(GENERATED, "shakespeare-repeats")
+    assert (len(sample), len(generated)) == (8 * 8, 64 * 16)
+    for name, run in sample.items():
+        assert run | {"shard": None, "wall_seconds": None} == generated[name] | {"shard": None, "wall_seconds": None}
