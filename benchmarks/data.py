@@ -227,7 +227,7 @@ class Outcome:
 
     @staticmethod
     def joint_note(parts: "Sequence[Outcome]", note: str, join: Callable[[Sequence[float]], Any]) -> float | str | None:
-        """The numbers of all parts joined, or what is no number as the first has it; None where only some have one."""
+        """The numbers of all parts joined; None if only some are numbers, the value of the first part if none is."""
         values = [part.notes[note] for part in parts]
         numbers = [value for value in values if isinstance(value, int | float)]
         return values[0] if not numbers else float(join(numbers)) if len(numbers) == len(values) else None

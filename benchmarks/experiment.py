@@ -57,7 +57,7 @@ class Experiment:
         return choose_configs(self.options.zoo, self.options.config, _USUAL_CONFIGS.get(self.benchmark, ("mnist",)))
 
     def data(self, config: str, **what: Any) -> BenchmarkData:
-        """The rows of a config; ``what`` has other arguments of ``BenchmarkData.from_zoo`` than the options."""
+        """The rows of a config; ``what`` has more arguments of ``BenchmarkData.from_zoo``, or replaces these."""
         chosen = {name: getattr(self.options, name) for name in ("checkpoint", "label", "label_checkpoint")}
         chosen |= {"where": self.where, "device": self.device} | what
         return BenchmarkData.from_zoo(self.options.zoo, config, **chosen)

@@ -190,7 +190,7 @@ def main(options: _Options) -> None:
     ways = _ways(task, options.steps)
     shares = np.linspace(0, 1, options.points + 2)
     lines = {way: np.zeros((2, len(pairs), len(shares))) for way in ways}  # losses and accuracies
-    seconds = dict.fromkeys(ways, 0.0)
+    seconds: dict[str, list[float]] = {way: [] for way in ways}  # per pair
     with progress_bar() as bar:
         shown = bar.add_task("pairs", total=len(pairs) * len(ways))
         for start in range(0, len(pairs), _PAIRS_AT_ONCE):
@@ -201,7 +201,7 @@ def main(options: _Options) -> None:
             for way, align in ways.items():
                 began = timer()  # when a GPU has finished
                 aligned = align(first, second, made_up)
-                seconds[way] += timer() - began
+                seconds[way].append((timer() - began) / len(part))
                 on_line = [_measure(task, test, nfn.interpolate(aligned, second, float(t)).flat()) for t in shares]
                 lines[way][:, start : start + len(part)] = torch.stack(on_line, dim=2).cpu().numpy()
                 bar.advance(shown, len(part))
@@ -215,7 +215,7 @@ def main(options: _Options) -> None:
             barriers = values.max(1) - (values[:, 0] + values[:, -1]) / 2
             measured += estimated(metric, [barriers.mean()], resampled_means(barriers), **what)
         measured += estimated("loss_of_ends", [losses[:, [0, -1]].mean()], **what)
-        measured += estimated("seconds_per_100_pairs", [100 * seconds[way] / len(pairs)], **what)
+        measured += estimated("seconds_per_100_pairs", [100 * float(np.median(seconds[way]))], **what)
     for count, merged in _merged_losses(reader, task, test, repeated, ways):
         what = {"n": len(repeated), "setting": setting | {"members": count}}
         for way, found in merged.items():

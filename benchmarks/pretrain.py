@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from benchmarks.options import EPOCHS, Configs, Epochs
+from benchmarks.options import EPOCHS, Epochs
 from zoo.checked import Seed
 from zoo.command import DEFAULT_NAME, Command, Device, Option, ZooName
 
@@ -22,9 +22,12 @@ _SUFFIX = ".safetensors"
 @dataclass(frozen=True, kw_only=True)
 class _Options:
     zoo: ZooName = DEFAULT_NAME
-    config: Configs = None
+    config: Annotated[
+        tuple[str, ...] | None,
+        Option("configs of one task, to fit on together (default: the zoo's only one, else mnist)", "CONFIG"),
+    ] = None
     checkpoint: Annotated[str, Option("one of the configs', or all", "LABEL")] = "all"
-    label: Annotated[str | None, Option("to predict (default: test_accuracy, test_loss of language models)")] = None
+    label: Annotated[str | None, Option("what it predicts (default: test_accuracy or test_loss)")] = None
     seed: Annotated[Seed, Option("seed of the fit")] = 0
     epochs: Epochs = EPOCHS
     device: Device = "auto"

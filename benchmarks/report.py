@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from benchmarks.options import SIX_MODELS, Clone, Rows
+from benchmarks.options import SIX_MODELS, Clone
 from zoo.command import DEFAULT_NAME, Command, Option
 
 
@@ -35,7 +35,7 @@ from zoo.command import DEFAULT_NAME, Command, Option
 class _Options:
     check: Annotated[bool, Option("write nothing, exit with 1 where a document is out of date")] = False
     root: Clone = None
-    results: Rows = None
+    results: Annotated[Path | None, Option("folder of the rows (default: that of the clone)", "DIR")] = None
 
 
 _command = Command(__name__, "benchmarks.report", __doc__, _Options, lambda _: ("matplotlib", "scipy"))
@@ -322,7 +322,7 @@ def _headline_zoos(folder: Path) -> dict[str, ResultIndex]:
 def _final_runs(folder: Path, root: Path) -> dict[str, pd.DataFrame]:
     """Config → its completed runs: hyperparameters, and the label that ranks them after the last epoch.
 
-    They lie beside the rows; language models that do not, in the zoo of the clone.
+    They are read from the folder beside the rows; language models that are not there, from the zoo of the clone.
     """
     configs = {}
     for zoo, label in (

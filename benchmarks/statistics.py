@@ -84,7 +84,7 @@ def _resampled_taus(predicted: _Values, truth: _Values, counts: _Counts, folds: 
     agreeing, untied, untied_truth = np.zeros((3, len(counts)))
     for part in _parts(folds):
         x, y, drawn = predicted[part], truth[part], counts[:, part]
-        width = max(1, _SIGNS_AT_ONCE // len(x))
+        width = max(1, _SIGNS_AT_ONCE // max(1, len(x)))
         for columns in (slice(start, start + width) for start in range(0, len(x), width)):
             signs = np.sign(x[:, None] - x[columns]) * np.sign(y[:, None] - y[columns])
             agreeing += np.einsum("bj,bj->b", drawn @ signs.astype(np.float64), drawn[:, columns])

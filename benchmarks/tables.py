@@ -17,7 +17,6 @@ from textwrap import wrap
 from typing import Any
 
 import jinja2
-import pandas as pd
 
 from benchmarks import paper
 from benchmarks.data import MIN_ROWS
@@ -31,7 +30,7 @@ from zoo.transformer.spec import COMPONENTS
 _MISSING = "–"
 MODEL = "transformer_nfn"
 """The model of the ablations."""
-_WIDTH, _NAMES, _HEADING, _GAP = 100, 30, 10, 2
+_WIDTH, _NAMES, _HEADING, _GAP = 100, 30, 10, "  "
 """Columns of a terminal; of them at least these for names, and for the heading of a number."""
 _LINK = re.compile(r"( · )?\[([^\[\]]+)\]\(\S+?\)")
 _FEWEST_RUNS = 30  # with fewer, the interval of τ is wider than what predictors differ by
@@ -79,15 +78,23 @@ def _aligned(lines: Sequence[str]) -> list[str]:
     cells = [line.split("|")[1:-1] for line in lines]
     heading, _, *body = [[[_without_marks(part) for part in cell.split("<br>")] for cell in row] for row in cells]
     first, *others = zip(heading, *body, strict=True)
-    filled = [column for column in others if any(set(cell) - {"", _MISSING} for cell in column[1:])] or others[:1]
+    filled = [column for column in others if any(set(cell) - {"", _MISSING} for cell in column[1:])]
     columns = [(_lines_of(column[0], max(_HEADING, _width(column[1:]))), *column[1:]) for column in filled]
-    room = _WIDTH - sum(_width(column) + _GAP for column in columns)
+    room = _WIDTH - sum(_width(column) + len(_GAP) for column in columns)
     names = [_lines_of(cell, max(_NAMES, room)) for cell in first]
-    rows = [line for row in zip(names, *columns, strict=True) for line in itertools.zip_longest(*row, fillvalue="")]
-    text = pd.DataFrame(rows).set_index(0).to_string(header=False, index_names=False, line_width=_WIDTH)
-    # pandas marks a table that goes on below with a backslash; there a row may need fewer lines
-    parts = [[line.rstrip(" \\") for line in part.split("\n")] for part in text.split("\n\n")]
-    return "\n\n".join("\n".join(filter(None, part)) for part in parts).split("\n")
+    printed = list[str]()
+    while columns or not printed:
+        beside, room = list[Sequence[list[str]]](), _WIDTH - _width(names)
+        while columns and (not beside or _width(columns[0]) + len(_GAP) <= room):
+            beside.append(columns.pop(0))
+            room -= _width(beside[-1]) + len(_GAP)
+        widths = [_width(names), *map(_width, beside)]
+        printed += [""] if printed else []
+        for row in zip(names, *beside, strict=True):
+            for name, *numbers in itertools.zip_longest(*row, fillvalue=""):
+                right = (number.rjust(width) for number, width in zip(numbers, widths[1:], strict=True))
+                printed.append(_GAP.join([name.ljust(widths[0]), *right]).rstrip())
+    return printed
 
 
 def _lines_of(cell: Sequence[str], width: int) -> list[str]:
@@ -259,8 +266,8 @@ def end_of_curves(index: ResultIndex) -> int | None:
 
 def curve_of(index: ResultIndex, name: str, end: int) -> tuple[float, ...] | None:
     """τ∞, a and b of τ(n) = τ∞ − a·n^(−b)."""
-    found = (index.find(f"curve_{part}", name, rows=end) for part in ("limit", "scale", "exponent"))
-    return tuple(row.value for row in found if row is not None) or None
+    found = [index.find(f"curve_{part}", name, rows=end) for part in ("limit", "scale", "exponent")]
+    return tuple(row.value for row in found if row) if all(found) else None
 
 
 def tau_of_paper(index: ResultIndex, config: str, name: str, end: int) -> tuple[float, float] | None:

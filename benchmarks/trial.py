@@ -355,7 +355,7 @@ def _average(
 
 
 def _count_peak_memory(device: torch.device) -> Callable[[], float | None]:
-    """Counts from here on. What it returns gives the megabytes at the peak so far beyond those in use now.
+    """Counts from here on, and returns a function that gives the peak so far in megabytes above what is in use now.
 
     On a GPU it is the memory of the device, on a CPU that of the process, after returning what earlier work freed; None
     where the system does not report it.

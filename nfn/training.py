@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
@@ -157,11 +157,8 @@ class TrainingStep:
         )
         units, self._dropout = ensemble.dropout
         self.keep = torch.ones(members, batch_size, units, dtype=dtype, device=device) if units else None
-        self._generators = [
-            torch.Generator().manual_seed(seed) for seed in (range(members) if seeds is None else seeds)
-        ]
-        self._workers = single_threaded_workers(min(members, os.cpu_count() or 1))
-        self._masks = self._draw_masks() if units else iter(())
+        generators = [torch.Generator().manual_seed(seed) for seed in (range(members) if seeds is None else seeds)]
+        self._masks = _drawn_masks((batch_size, units), self._dropout, generators, device)
         self._recorded: torch.cuda.CUDAGraph | None = None
         self._losses = torch.empty(0)
 
@@ -189,19 +186,6 @@ class TrainingStep:
         """Draws which units the next step keeps, each member's from its own generator, on the CPU on every device."""
         if self.keep is not None:
             torch.div(next(self._masks), 1 - self._dropout, out=self.keep)
-
-    def _draw_masks(self) -> Iterator[Tensor]:
-        """The kept units of one step after the other, some steps at a time; the next ones are drawn meanwhile."""
-        assert self.keep is not None
-        shape = (_STEPS_DRAWN, *self.keep.shape[1:])
-
-        def draw() -> Iterator[Tensor]:
-            return self._workers.map(lambda one: torch.rand(shape, generator=one) >= self._dropout, self._generators)
-
-        coming = draw()
-        while True:
-            drawn, coming = torch.stack(list(coming), dim=1), draw()
-            yield from drawn.to(self.keep.device)
 
     def __call__(self) -> Float[Tensor, " m"]:
         self.draw_dropout()
@@ -252,3 +236,18 @@ class TrainingStep:
         for row, row_gradient in zip(self._rows, gradient, strict=True):
             row.grad = row_gradient
         return losses.detach()
+
+
+def _drawn_masks(
+    shape: tuple[int, int], dropout: float, generators: Sequence[torch.Generator], device: torch.device
+) -> Iterator[Bool[Tensor, "m b units"]]:
+    """The units that each step keeps, drawn for some steps at a time; those of the next ones are drawn meanwhile."""
+    workers = single_threaded_workers(min(len(generators), os.cpu_count() or 1))
+
+    def draw() -> Iterator[Tensor]:
+        return workers.map(lambda one: torch.rand(_STEPS_DRAWN, *shape, generator=one) >= dropout, generators)
+
+    coming = draw()
+    while True:
+        drawn, coming = torch.stack(list(coming), dim=1), draw()
+        yield from drawn.to(device)

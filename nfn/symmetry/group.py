@@ -211,9 +211,13 @@ def pick(tensor: Tensor, index: Tensor, dim: int) -> Tensor:
 
     ``index`` is [*batch, n] where ``tensor`` is [*batch, …, n at dim, …].
     """
-    index = index[(..., *(None,) * (-dim - 1))]
-    ndim = max(tensor.ndim, index.ndim)
-    return torch.take_along_dim(tensor[(None,) * (ndim - tensor.ndim)], index[(None,) * (ndim - index.ndim)], dim)
+    trailing = -dim - 1
+    index = index[(..., *(None,) * trailing)]
+    lead = torch.broadcast_shapes(tensor.shape[: tensor.ndim + dim], index.shape[: index.ndim + dim])
+    tail = tensor.shape[tensor.ndim + dim + 1 :] if trailing else ()
+    return torch.gather(
+        tensor.expand(*lead, *tensor.shape[tensor.ndim + dim :]), dim, index.expand(*lead, index.shape[dim], *tail)
+    )
 
 
 def _well_conditioned(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

@@ -240,6 +240,13 @@ def test_a_terminal_sees_columns_instead_of_markdown() -> None:
     ]
 
 
+def test_a_table_as_wide_as_the_terminal_is_one_table_and_one_without_numbers_has_its_names() -> None:
+    numbers = "".join(f" {'9' * 12} |" for _ in range(5))
+    wide = f"| name |{numbers}\n| --- |{' ---: |' * 5}\n| {'a' * 30} |{numbers}"
+    assert [len(line) for line in for_terminal(wide).splitlines()] == [100, 100]
+    assert for_terminal("| name | none |\n| --- | ---: |\n| a\\ | – |\n| b | – |").splitlines() == ["name", "a\\", "b"]
+
+
 def test_every_table_of_the_repository_fits_a_terminal() -> None:
     text = (Path(report.__file__).parent / "RESULTS.md").read_text()
     tables = [line for line in text.splitlines() if line.startswith("|")]

@@ -146,6 +146,16 @@ def test_element_of_other_dimensions_is_refused(generator: torch.Generator, spec
         g.act(random_weights(spec, (), generator))
 
 
+@pytest.mark.parametrize("name", ["heads", "neurons", "features"])
+def test_an_element_that_permutes_what_is_not_there_is_refused(name: str, generator: torch.Generator):
+    g, weights = GroupElement.sample(MNIST, generator=generator), random_weights(MNIST, (), generator)
+    order = getattr(g, name)
+    assert torch.equal(replace(g, **{name: order.int()}).act(weights).flat(), g.act(weights).flat())
+    for offset in (1, -order.shape[-1]):
+        with pytest.raises((RuntimeError, IndexError), match=r"out of bounds|out of range"):
+            replace(g, **{name: order + offset}).act(weights)
+
+
 def test_features_of_residual_transformers_stay_in_place(generator: torch.Generator):
     g, u = GroupElement.sample(TINY_PHOTOS, generator=generator), random_weights(TINY_PHOTOS, (), generator)
     assert torch.equal(g.features, GroupElement.identity(TINY_PHOTOS).features)

@@ -1,6 +1,7 @@
 """Training: a step lowers the loss, members train as if alone, and a recorded step trains like an eager one."""
 
 import copy
+import weakref
 
 import pytest
 import torch
@@ -129,6 +130,16 @@ def test_dropout_is_drawn_anew_for_every_step_from_the_seed_of_the_member():
     assert not torch.equal(drawn[1][0], drawn[1][1])
     votes = predictor.votes(predictor.inputs(weights), drawn[0][0])
     assert not torch.allclose(votes.mean(-1), predictor.logits(weights))
+
+
+def test_a_step_is_freed_when_nothing_refers_to_it():
+    spec, weights = ODD_SPECS[0], weights_of(ODD_SPECS[0], 8)
+    ensemble = PredictorEnsemble([GaugeNFN(spec, generator=torch.Generator().manual_seed(0))])
+    step = TrainingStep(ensemble, weights.flat(), torch.rand(8), batch_size=8)
+    step()
+    freed = weakref.ref(step)
+    del step
+    assert freed() is None, "its inputs and its CUDA graph would stay until Python looks for cycles"
 
 
 def test_rows_of_weight_zero_do_not_count():
