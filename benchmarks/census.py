@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Annotated, cast
 
 from benchmarks.options import Rows
-from zoo.command import Argument, Command, Option
+from zoo.command import Argument, Command, DryRun
 
 
 @dataclass(frozen=True)
 class _Options:
     runs: Annotated[Path, Argument("folder with the generated shards", "RUNS")] = Path("runs")
     out: Rows = None
-    dry_run: Annotated[bool, Option("print the table without storing its rows")] = False
+    dry_run: DryRun = False
 
 
 _command = Command(__name__, "benchmarks.census", __doc__, _Options)

@@ -39,7 +39,7 @@ from benchmarks.data import MIN_ROWS, require_rows
 from benchmarks.models.trees import fit_ranks, hyperparameter_table
 from benchmarks.results import Result, Setting, named_label
 from benchmarks.statistics import bootstrap_taus, resample_runs, tau_or_zero
-from benchmarks.tables import for_terminal, render_table
+from benchmarks.tables import render_table, write_table
 from zoo.format.hyperparameters import CONFIGURATION
 from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, direction_of, usual_label
@@ -47,7 +47,6 @@ from zoo.format.splits import SPLITS
 from zoo.format.table_file import read_table
 from zoo.plots import new_figure, save
 from zoo.reading.locate import choose_configs, find_folder
-from zoo.storage.atomic import write_atomically
 
 _CURVES = ("test_accuracy", "test_loss", "train_loss")
 READS = {
@@ -116,7 +115,5 @@ def main(options: _Options) -> None:
         table = read_table(zoo.folder / config / RUNS_FILE, PUBLISHED_RUN_SCHEMA).to_pandas()
         rows = list(_ranked(config, details, table[table["status"] == "completed"], options))
         results.append(rows, options.out)
-        text = render_table("curves", rows=rows, reads=READS)
-        write_atomically(options.out / f"curves.{config}.md", f"{text}\n".encode())
-        print(for_terminal(text))
+        write_table(render_table("curves", rows=rows, reads=READS), options.out / f"curves.{config}.md")
         print(f"drawn: {_plot(config, rows, options.out / f'curves.{config}.png')}")

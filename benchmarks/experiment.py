@@ -19,13 +19,12 @@ from benchmarks.data import BenchmarkData, Outcome
 from benchmarks.models.registry import known_models, weight_models
 from benchmarks.options import SIX_MODELS, USUAL_MODELS, TableOptions
 from benchmarks.results import Result, ResultIndex, usual_label_of
-from benchmarks.tables import for_terminal, render_table, with_data_notes
+from benchmarks.tables import render_table, with_data_notes, write_table
 from benchmarks.trial import Outcomes, Trial, TrialStore, compute, to_fit
 from zoo.command import how_many, progress_bar
 from zoo.device import choose_device
 from zoo.reading.locate import choose_configs
 from zoo.reading.selection import Selection
-from zoo.storage.atomic import write_atomically
 
 _SOME_SKIPPED = 3  # the exit code when models were left out
 _USUAL_CONFIGS = {
@@ -141,8 +140,7 @@ class Experiment:
         path = self.file(name)
         table = render_table(self.benchmark, {config: self.index(config) for config in configs})
         text = with_data_notes(table, {config: self.trained_on.get(config) for config in configs})
-        write_atomically(path, f"{text}\n".encode())
-        print(f"{for_terminal(text)}\n")
+        write_table(text, path)
         self.announce(path)
 
     def announce(self, path: Path) -> None:

@@ -24,9 +24,7 @@ class _Options:
     epochs: Annotated[Count, Option("epochs per run")] = 100
     examples: Annotated[Count, Option("training examples")] = 6400
     data: Annotated[Path | None, Option("folder of the task's data (default: downloaded)", "DIR")] = None
-    embedding: Annotated[
-        Path | None, Option("folder of the frozen embedding of AG News (default: trained on its texts)", "DIR")
-    ] = None
+    embedding: Annotated[Path | None, Option("folder of the embedding of AG News (default: trained)", "DIR")] = None
     device: Device = "auto"
     engine: Annotated[Literal["fused", "torch"], Option("engine to compare with torch in float32")] = "fused"
     dry_run: DryRun = False

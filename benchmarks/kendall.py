@@ -41,9 +41,7 @@ class _Options(TableOptions):
         ),
     ] = get_args(_Recipe)
     folds: Annotated[_Folds | None, Option("cross-validation in N parts (default: the zoo's own splits)", "N")] = None
-    split: Annotated[str | None, Option("of a cross-validation: its rows, such as train+validation (default: all)")] = (
-        None
-    )
+    split: Annotated[str | None, Option("rows of a cross-validation, such as train+validation (default: all)")] = None
 
     def __post_init__(self) -> None:
         self.least_accuracies()

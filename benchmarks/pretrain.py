@@ -23,8 +23,7 @@ _SUFFIX = ".safetensors"
 class _Options:
     zoo: ZooName = DEFAULT_NAME
     config: Annotated[
-        tuple[str, ...] | None,
-        Option("configs of one task, to fit on together (default: the zoo's only one, else mnist)", "CONFIG"),
+        tuple[str, ...] | None, Option("of one task, to fit on together (default: the only one, else mnist)", "CONFIG")
     ] = None
     checkpoint: Annotated[str, Option("one of the configs', or all", "LABEL")] = "all"
     label: Annotated[str | None, Option("what it predicts (default: test_accuracy or test_loss)")] = None

@@ -50,7 +50,7 @@ from benchmarks.data import BenchmarkData, Checkpoints
 from benchmarks.models.registry import builder, check_models, known_models, own_models
 from benchmarks.results import Result, ResultIndex
 from benchmarks.statistics import bootstrap_taus, resample_runs, tau_or_zero
-from benchmarks.tables import for_terminal, render_table
+from benchmarks.tables import render_table, write_table
 from nfn import GaugeNFN, Predictor
 from nfn.predictors.component_predictor import ComponentPredictor, ComponentReader
 from nfn.predictors.predictor import linear, normalized_network
@@ -61,7 +61,6 @@ from zoo.device import choose_device, one_thread
 from zoo.format.hyperparameters import CONFIGURATION, OPTIMIZERS
 from zoo.reading.locate import choose_configs
 from zoo.reading.selection import Selection
-from zoo.storage.atomic import write_atomically
 
 _MOST_CLASSES, _INTERVALS = 16, 8
 _WIDTH, _BATCH_SIZE, _RATE, _DECAY = 128, 64, 1e-3, 1e-2
@@ -215,6 +214,4 @@ def main(options: _Options) -> None:
         results.append(rows, options.out)
         where = None if options.where == _ALL else options.where
         index = ResultIndex.latest(rows, config, where, label="test_accuracy")  # these rows have no label
-        text = render_table("recipe", {config: index})
-        write_atomically(options.out / f"recipe.{config}.md", f"{text}\n".encode())
-        print(f"{for_terminal(text)}\n")
+        write_table(render_table("recipe", {config: index}), options.out / f"recipe.{config}.md")

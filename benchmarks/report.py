@@ -325,17 +325,14 @@ def _final_runs(folder: Path, root: Path) -> dict[str, pd.DataFrame]:
     They are read from the folder beside the rows; language models that are not there, from the zoo of the clone.
     """
     configs = {}
-    for zoo, label in (
-        (folder / _GENERATED, "test_accuracy"),
-        (root / DEFAULT_NAME, "test_loss"),
-        (folder / _GENERATED, "test_loss"),
-    ):
-        for path in sorted(zoo.glob(f"*/{RUNS_FILE}")):
-            if usual_label_of(path.parent.name) == label:
+    for zoo in (root / DEFAULT_NAME, folder / _GENERATED):
+        for path in zoo.glob(f"*/{RUNS_FILE}"):
+            label = usual_label_of(path.parent.name)
+            if zoo.name == _GENERATED or label == "test_loss":
                 runs = read_table(path, PUBLISHED_RUN_SCHEMA).select([*_RUN_COLUMNS, label]).to_pandas()
                 completed = runs[runs["status"] == "completed"].reset_index(drop=True)
                 configs[path.parent.name] = completed.assign(**{label: completed[label].str[-1].astype(float)})
-    return configs
+    return dict(sorted(configs.items()))
 
 
 def write_documents(root: Path, rows: Path) -> Iterator[Path]:

@@ -37,7 +37,7 @@ _COMMITTED = Path(__file__).parent / "results"
 FOLDER = _COMMITTED if _COMMITTED.is_dir() else Path("results")
 """The folder of rows: the committed ones of a clone; for an installed package, a folder in the current one."""
 _MAX_BYTES = 64 << 20
-"""The most that is read from a file of rows; the largest has 6 MB."""
+"""The most that is read from a file of rows; the largest has 11 MB."""
 _OfTrials = Literal["kendall", "ablation_components", "ablation_width", "augmentation", "transfer", "rows"]
 _OfZoos = Literal["recipe", "scale", "curves", "census", "fidelity", "fresh", "merge"]
 _OfMachines = Literal["speed.generation", "speed.loader", "speed.nfn", "soak"]

@@ -18,6 +18,7 @@ from benchmarks.options import EPOCHS, Epochs
 from zoo.checked import Count
 from zoo.command import Argument, Command, Device, Option
 
+_Size = Annotated[int, Meta(ge=2)]
 _Out = Annotated[Path, Option("folder to write to", "DIR")]
 
 
@@ -31,12 +32,7 @@ class _Read:
 @dataclass(frozen=True, kw_only=True)
 class _Table:
     config: Annotated[tuple[str, ...], Option("configs whose features are there", "CONFIG")] = ("mnist", "agnews")
-    sizes: Annotated[tuple[Annotated[int, Meta(ge=2)], ...], Option("numbers of training rows besides all", "N")] = (
-        500,
-        1000,
-        2000,
-        4000,
-    )
+    sizes: Annotated[tuple[_Size, ...], Option("numbers of training rows besides all", "N")] = (500, 1000, 2000, 4000)
     seeds: Annotated[Count, Option("seeds per model")] = 5
     epochs: Epochs = EPOCHS
     device: Device = "auto"
@@ -70,7 +66,7 @@ from benchmarks.models.registry import MODELS
 from benchmarks.models.training import RECIPES, train_together
 from benchmarks.results import Result
 from benchmarks.statistics import bootstrap_taus, resample_runs, tau_or_zero
-from benchmarks.tables import for_terminal, render_table
+from benchmarks.tables import render_table, write_table
 from nfn.predictors.baselines import tensor_statistics
 from nfn.predictors.predictor import dense
 from zoo import TransformerWeights
@@ -80,7 +76,7 @@ from zoo.format.record import task_of
 from zoo.format.shard import CHECKPOINTS_FILE, Shard, find_shards
 from zoo.format.splits import SPLITS, splits_of
 from zoo.reading.reader import MappedCheckpoints
-from zoo.storage.atomic import atomic_file, write_atomically
+from zoo.storage.atomic import atomic_file
 from zoo.terminal import printable
 from zoo.transformer.spec import SPECS, Component
 
@@ -252,6 +248,4 @@ def main(options: _Read | _Table) -> None:
         measured = list(_measured(config, options))
         results.append(measured, options.out)
         rows += measured
-    text = render_table("scale", rows=rows, models=MODELS)
-    write_atomically(options.out / "scale.md", f"{text}\n".encode())
-    print(for_terminal(text))
+    write_table(render_table("scale", rows=rows, models=MODELS), options.out / "scale.md")

@@ -24,6 +24,7 @@ from benchmarks.models.registry import MODELS, BenchmarkModel, known_models, wei
 from benchmarks.options import SIX_MODELS
 from benchmarks.results import Result, ResultIndex, Value
 from zoo.format.splits import SPLITS
+from zoo.storage.atomic import write_atomically
 from zoo.terminal import plain_markdown, printable
 from zoo.transformer.spec import COMPONENTS
 
@@ -58,6 +59,12 @@ def with_data_notes(text: str, trained_on: Mapping[str, str | None]) -> str:
         configs = " and ".join(config for config, own in trained_on.items() if own == note)
         text += f"\n\nThe transformers of {configs} were trained on {note}, the paper's on all of it."
     return text
+
+
+def write_table(text: str, path: Path) -> None:
+    """Writes a table to a file, and prints it for a terminal."""
+    write_atomically(path, f"{text}\n".encode())
+    print(f"{for_terminal(text)}\n")
 
 
 def for_terminal(text: str) -> str:

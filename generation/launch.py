@@ -20,9 +20,7 @@ from zoo.command import Command, Option
 @dataclass(frozen=True, kw_only=True)
 class _Options(TrainingOptions):
     shards: Annotated[str | None, Option("such as 5, 0-31, or 0-3,8,10-12 (default: all)")] = None
-    address: Annotated[
-        str | None, Option("a running Ray cluster: auto, or HOST:PORT (default: this machine alone)")
-    ] = None
+    address: Annotated[str | None, Option("a Ray cluster: auto, or HOST:PORT (default: this machine alone)")] = None
     cpus: Annotated[Count, Option("CPU cores, and threads, per shard", "N")] = 1
     retries: Annotated[CountOrZero, Option("new workers for a shard whose worker died", "N")] = 3
 

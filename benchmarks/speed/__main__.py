@@ -35,9 +35,7 @@ class _Shared:
 @dataclass(frozen=True, kw_only=True)
 class _Nfn(_Shared):
     repeats: Annotated[_AtLeastTwo, Option("samples of each time")] = 30
-    device: Annotated[Literal["cpu", "cuda"] | None, Option("where to train (default: all that this machine has)")] = (
-        None
-    )
+    device: Annotated[Literal["cpu", "cuda"] | None, Option("where to train (default: all there is)")] = None
     config: Annotated[str | None, Option("task (default: all)", choices=tuple(PAPER_SPECS))] = None
     threads: _Threads = None
 
@@ -53,16 +51,12 @@ class _Generation(DimensionOptions, _Shared):
     repeats: Annotated[Count, Option("epochs timed")] = 3
     device: Device = "auto"
     config: Annotated[tuple[str, ...], Option("tasks", choices=tuple(SPECS))] = tuple(SPECS)
-    models: Annotated[tuple[Count, ...] | None, Option("population sizes (default: 512 1024 on a GPU, 4 on a CPU)")] = (
-        None
-    )
+    models: Annotated[tuple[Count, ...] | None, Option("population sizes (default: 512 1024, on a CPU 4)")] = None
     engines: Annotated[
         tuple[Literal["fused", "torch"], ...] | None,
         Option("what trains populations (default: both on a GPU, torch on a CPU)"),
     ] = None
-    steps: Annotated[
-        Count | None, Option("steps per epoch (default: on a GPU 468, a whole epoch of MNIST; on a CPU 3)")
-    ] = None
+    steps: Annotated[Count | None, Option("steps per epoch (default: 468, as many as MNIST has; on a CPU 3)")] = None
     seeds: Annotated[
         str, Option("shared: one seed for all models; distinct: a seed for each", choices=SEED_POLICIES)
     ] = SHARED_SEED
