@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from zoo.checked import Count
-from zoo.command import Argument, Command, Option, how_many, printable
+from zoo.checked import Count, printable
+from zoo.command import Argument, Command, Option, how_many
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from benchmarks.options import EPOCHS, Epochs
-from zoo.checked import Count
+from zoo.checked import Count, printable
 from zoo.command import Argument, Command, Device, Option
 
 _Size = Annotated[int, Meta(ge=2)]
@@ -77,7 +77,6 @@ from zoo.format.shard import CHECKPOINTS_FILE, Shard, find_shards
 from zoo.format.splits import SPLITS, splits_of
 from zoo.reading.reader import MappedCheckpoints
 from zoo.storage.atomic import atomic_file
-from zoo.terminal import printable
 from zoo.transformer.spec import SPECS, Component
 
 _FEATURES = "features"

@@ -23,9 +23,10 @@ from benchmarks.data import MIN_ROWS
 from benchmarks.models.registry import MODELS, BenchmarkModel, known_models, weight_models
 from benchmarks.options import SIX_MODELS
 from benchmarks.results import Result, ResultIndex, Value
+from zoo.checked import printable
 from zoo.format.splits import SPLITS
 from zoo.storage.atomic import write_atomically
-from zoo.terminal import plain_markdown, printable
+from zoo.terminal import plain_markdown
 from zoo.transformer.spec import COMPONENTS
 
 _MISSING = "–"

@@ -43,7 +43,8 @@ from generation.job import Job, chosen_draw
 from generation.ray_tasks import cluster, import_ray, prepare, train
 from generation.sweep import drawn_shards
 from generation.task import named_task
-from zoo.command import how_many, one_line, printable, progress_bar
+from zoo.checked import printable
+from zoo.command import how_many, one_line, progress_bar
 from zoo.storage.atomic import Busy
 
 if TYPE_CHECKING:

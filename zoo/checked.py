@@ -24,6 +24,7 @@ from msgspec import inspect as kinds
 
 _T = TypeVar("_T")
 _FAULT = re.compile(r"(.*) - at `\$?(.*)`", re.DOTALL)
+_LONGEST = 2000  # of what is printed in one line
 _STEP = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
 
 _NOT_BLANK, _SHA256 = r"\S", r"\A[0-9a-f]{64}\Z"
@@ -72,6 +73,20 @@ def shown(value: Any) -> str:
     """A value for a message, not longer than a line."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def printable(text: object) -> str:
+    r"""The text in one line, every character that is not printable in Python's notation, such as ``\x1b``.
+
+    That takes away escape sequences (colors, titles, links, the cursor), line breaks, and the characters that turn
+    the direction of what follows.
+    """
+    text = str(text)
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]}… ({len(text):,} characters)"
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def _path(kind: type, value: Any) -> Any:

@@ -28,7 +28,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, NoReturn, TypeVar
 
-from zoo.checked import checked
+from zoo.checked import checked, printable
 from zoo.version import VERSION
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 DEFAULT_NAME = "small-transformer-zoo"
 _BAD_INPUT, _INTERRUPTED, _BROKEN_PIPE = 2, 130, 141
-_LONGEST = 2000
 _HELP = argparse.RawDescriptionHelpFormatter
 _EXTRAS = {
     "generation": ("gensim", "mlxtend", "torchvision"),
@@ -259,20 +258,6 @@ def one_line(error: Exception) -> str:
 def _unbroken(text: str) -> str:
     """The text without line breaks and escape sequences."""
     return printable(" ".join(text.splitlines()))
-
-
-def printable(text: object) -> str:
-    r"""The text in one line, every character that is not printable in Python's notation, such as ``\x1b``.
-
-    That takes away escape sequences (colors, titles, links, the cursor), line breaks, and the characters that turn
-    the direction of what follows.
-    """
-    text = str(text)
-    if len(text) > _LONGEST:
-        text = f"{text[:_LONGEST]}… ({len(text):,} characters)"
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def how_many(number: int, what: str) -> str:

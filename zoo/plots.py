@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float64
 
+from zoo.checked import printable
 from zoo.format.hyperparameters import OPTIMIZERS
 from zoo.storage.atomic import write_atomically
-from zoo.terminal import printable
 from zoo.transformer.circuits import circuits
 from zoo.transformer.weights import TransformerWeights
 

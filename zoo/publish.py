@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from zoo.checked import Count
+from zoo.checked import Count, printable
 from zoo.command import Advance, Argument, Command, Option, progress_bar
 from zoo.format.splits import DEFAULT_SHARES, SPLITS, parse_shares, run_digest, splits_of
 from zoo.format.statements import Statements
@@ -69,7 +69,6 @@ from zoo.reading.hub import check_login, fitted_predictors, push
 from zoo.reading.reader import MappedCheckpoints
 from zoo.storage.swap import replacing_folder
 from zoo.tasks.embedding import VECTORS_FILE, WordEmbedding, copy_embedding
-from zoo.terminal import printable
 
 _ROWS_PER_FILE = 512  # 38 MB; the paper's 43,900 training rows make 86 files
 _FILES_OF_A_SMALL_SPLIT = 4  # streaming readers divide files among their workers

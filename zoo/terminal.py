@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from zoo.command import printable
+from zoo.checked import printable
 
 _MARKUP = re.compile(r"[\\`*\[\]<>&|~$]|(?<=:)//|(?<=\bwww)\.|@", re.IGNORECASE)
 """The beginning of markup, an entity, a cell, or an address that becomes a link by itself."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from zoo.checked import Count, CountOrZero
+from zoo.checked import Count, CountOrZero, printable
 from zoo.command import Argument, Command, Option
 
 
@@ -39,7 +39,6 @@ from zoo.format.table_file import read_table
 from zoo.reading.reader import MappedCheckpoints
 from zoo.storage.untrusted import read_json
 from zoo.tasks.embedding import copy_embedding
-from zoo.terminal import printable
 
 
 def _thin(shard: Shard, folder: Path, options: _Options) -> int:

@@ -23,7 +23,7 @@ from math import isclose
 from pathlib import Path
 from typing import Annotated
 
-from zoo.checked import CountOrZero, Seed
+from zoo.checked import CountOrZero, Seed, printable
 from zoo.command import DEFAULT_NAME, Advance, Argument, Command, Option, how_many, progress_bar
 
 
@@ -64,7 +64,6 @@ from zoo.tasks.evaluation import evaluate, load_task
 from zoo.tasks.examples import TaskData
 from zoo.tasks.language import language_labels
 from zoo.tasks.paper_data import SAMPLE_SOURCE, load_sample_digits, task_data
-from zoo.terminal import printable
 from zoo.transformer.model import build_model
 
 _FAULTY = 1

@@ -12,12 +12,13 @@ from rich.table import Table
 from generation.launch import _RUNNING, _Progress
 from tests.fabricated import TINY_MNIST, fabricate_shard, publish
 from zoo import describe, verify
+from zoo.checked import printable
 from zoo.command import one_line, progress_bar
 from zoo.format.card import DEFAULT_CARD, _card_words, _render_card
 from zoo.format.manifest import Manifest
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema
 from zoo.format.table_file import read_table, write_table
-from zoo.terminal import PlainConsole, plain_markdown, printable
+from zoo.terminal import PlainConsole, plain_markdown
 
 HOSTILE = (
     "[/]",

@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 from jinja2 import Environment
 
+from zoo.checked import printable
 from zoo.command import Advance, how_many, progress_bar
 from zoo.format.manifest import FileEntry, Manifest
 from zoo.format.published import PublishedZoo, check_target, zoo_files
@@ -34,7 +35,6 @@ from zoo.reading.locate import find_folder
 from zoo.reading.reader import ZooReader
 from zoo.storage.atomic import write_atomically
 from zoo.storage.swap import replacing_folder
-from zoo.terminal import printable
 from zoo.transformer.model import build_model
 from zoo.transformer.spec import TransformerSpec
 from zoo.transformer.weights import TransformerWeights
