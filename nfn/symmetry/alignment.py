@@ -23,7 +23,7 @@ from zoo import TransformerWeights
 from zoo.transformer.population import population_logits
 
 _ALIKE = 1e-4  # relative difference of sizes of units, below which two checkpoints may be one function
-_SILENT = 1.0  # what is written into a boundary in this size or less, √D being rows of size 1, ε begins to silence
+_SILENT = 1.0  # size of what is written into a boundary, below which ε of the LayerNorm counts; balanced it has √D
 _LEARNING_RATE = 3e-2  # of the steps on a loss
 _BATCH = 16  # inputs of one step
 _WRITERS = 8  # of a batch of language models, those that write texts
