@@ -93,8 +93,6 @@ class RemoteShards:
         try:
             with self._errors_named("cannot be read"):
                 text = fs.cat_file(path, end=MAX_MANIFEST_BYTES + 1)
-            if len(text) > MAX_MANIFEST_BYTES:
-                return None
             manifest = Manifest.parse(text, path)
             record = ShardRecord.of_manifest(manifest, path)
             with self._errors_named("cannot be read"):

@@ -65,6 +65,8 @@ class Manifest:
     @classmethod
     def parse(cls, text: bytes, path: str) -> "Manifest":
         """The manifest in these bytes; ``path`` is where they come from, for the messages."""
+        if len(text) > MAX_MANIFEST_BYTES:
+            raise ValueError(f"{path} is damaged: more than {MAX_MANIFEST_BYTES:,} bytes")
         damaged = f"{path} is damaged: "
         raw = checked(parse_json(text, path), dict[str, Any], damaged)
         version = checked(raw.get("schema_version"), int, f"{damaged}schema_version ")
