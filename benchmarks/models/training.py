@@ -222,44 +222,46 @@ def train_one_by_one(
     validation, and at equal τ the lowest loss.
     """
     device, ranks = train.weights.device, recipe.ranks(train.truth(), train.label)
-    scale, all_fitted = None, []
+    scale = None
     if recipe.scaled:
         scale = WeightScale(train.spec).to(device)
         scale.fit(TransformerWeights.from_flat(train.spec, train.weights, check_finite=False))
     targets, validation_targets = _targets_of(train, ranks), _targets_of(validation, ranks).double()
+
+    def fit(seed: int) -> Fitted:
+        torch.manual_seed(seed)
+        module = build(torch.Generator().manual_seed(seed)).to(device)
+        parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        if not parameters:
+            raise ValueError(f"{type(module).__name__} has no parameters to train: give it fit and predict instead")
+        optimizer = torch.optim.Adam(parameters, weight_decay=recipe.weight_decay, decoupled_weight_decay=True)
+        rates, epoch = recipe.rates(epochs), 0
+        rate = next(rates)
+        best, best_epoch, best_merit = copy.deepcopy(module.state_dict()), 0, (-math.inf, -math.inf)
+        while rate:
+            optimizer.param_groups[0]["lr"] = rate
+            module.train()
+            index, row_weights = _epoch_batches(len(train), (seed,), epoch, device)
+            for padded, counted in zip(index[:, 0], row_weights[:, 0] > 0, strict=True):
+                batch = padded[counted]
+                weights = TransformerWeights.from_flat(train.spec, train.weights[batch], check_finite=False)
+                loss = F.binary_cross_entropy_with_logits(_logits(module, scale, weights), targets[batch])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            epoch += 1
+            predicted = _read(module, scale, validation).double()
+            tau = np.nan_to_num(kendall_tau(predicted.cpu().numpy(), validation.truth()), nan=_UNDEFINED)
+            merit = (float(tau), -float(F.binary_cross_entropy_with_logits(predicted, validation_targets)))
+            if merit > best_merit:
+                best, best_epoch, best_merit = copy.deepcopy(module.state_dict()), epoch, merit
+            rate = rates.send(best_epoch == epoch)
+        module.load_state_dict(best)
+        return _fitted(module, best_epoch, epoch, best_merit[0], ranks, scale)
+
     # torch's own random numbers, which dropout draws from, follow the seed and are put back afterwards
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        for seed in seeds:
-            torch.manual_seed(seed)
-            module = build(torch.Generator().manual_seed(seed)).to(device)
-            parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-            if not parameters:
-                raise ValueError(f"{type(module).__name__} has no parameters to train: give it fit and predict instead")
-            optimizer = torch.optim.Adam(parameters, weight_decay=recipe.weight_decay, decoupled_weight_decay=True)
-            rates, epoch = recipe.rates(epochs), 0
-            rate = next(rates)
-            best, best_epoch, best_merit = copy.deepcopy(module.state_dict()), 0, (-math.inf, -math.inf)
-            while rate:
-                optimizer.param_groups[0]["lr"] = rate
-                module.train()
-                index, row_weights = _epoch_batches(len(train), (seed,), epoch, device)
-                for padded, counted in zip(index[:, 0], row_weights[:, 0] > 0, strict=True):
-                    batch = padded[counted]
-                    weights = TransformerWeights.from_flat(train.spec, train.weights[batch], check_finite=False)
-                    loss = F.binary_cross_entropy_with_logits(_logits(module, scale, weights), targets[batch])
-                    optimizer.zero_grad()
-                    loss.backward()
-                    optimizer.step()
-                epoch += 1
-                predicted = _read(module, scale, validation).double()
-                tau = np.nan_to_num(kendall_tau(predicted.cpu().numpy(), validation.truth()), nan=_UNDEFINED)
-                merit = (float(tau), -float(F.binary_cross_entropy_with_logits(predicted, validation_targets)))
-                if merit > best_merit:
-                    best, best_epoch, best_merit = copy.deepcopy(module.state_dict()), epoch, merit
-                rate = rates.send(best_epoch == epoch)
-            module.load_state_dict(best)
-            all_fitted.append(_fitted(module, best_epoch, epoch, best_merit[0], ranks, scale))
-    return all_fitted
+        return [fit(seed) for seed in seeds]
 
 
 @torch.no_grad()
