@@ -82,7 +82,7 @@ def _measure(kernel: str, spec: TransformerSpec, architecture: str, variant: Var
 
 @_command
 def main(options: _Options) -> None:
-    specs = [options.of(SPECS[task]) for task in options.task]
+    specs = [options.applied_to(SPECS[task]) for task in options.task]
     if found := [line for spec in specs for line in misfits(spec)]:
         raise ValueError(f"the fused kernels cannot train that: {found[0]}")
     if missing := _missing_compiler():

@@ -107,7 +107,7 @@ def generation(options: Any) -> Iterator[Result]:
 
 def _single(config: str, device: torch.device, options: Any) -> Result:
     """The slow twin: one model with the modules and optimizers of torch; only its training steps."""
-    run, spec = _run(config, "adam", 0.1), options.of(SPECS[config])
+    run, spec = _run(config, "adam", 0.1), options.applied_to(SPECS[config])
     task = _random_task(spec, _SINGLE_STEPS * run.protocol.batch_size, 100).to(device)
     model = make_model(task.spec, run, device)
     optimizer, inputs = make_optimizer(run, model), TrainingInputs.prepare(task)
@@ -130,7 +130,7 @@ def _population(
     kinds = zip(range(models), itertools.cycle(OPTIMIZERS), itertools.cycle(_DROPOUTS), strict=False)
     shared = options.seeds == SHARED_SEED
     runs = [_run(config, optimizer, dropout, 0 if shared else number) for number, optimizer, dropout in kinds]
-    spec = options.of(SPECS[config])
+    spec = options.applied_to(SPECS[config])
     task = _random_task(spec, steps * runs[0].protocol.batch_size, tests)
     engine = make_engine(engine_name, runs, task, device, variant=kernels and variant_named(kernels))
     trainer = PopulationTrainer(engine)

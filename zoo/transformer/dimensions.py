@@ -24,6 +24,6 @@ class DimensionOptions:
         values = {field.name: getattr(self, field.name) for field in fields(DimensionOptions)}
         return {name: value for name, value in values.items() if value}
 
-    def of(self, spec: TransformerSpec) -> TransformerSpec:
+    def applied_to(self, spec: TransformerSpec) -> TransformerSpec:
         """The spec with these dimensions; values are as long as keys."""
         return replace(spec, **self.chosen(), value_dim=self.key_dim or spec.value_dim)
