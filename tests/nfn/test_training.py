@@ -128,6 +128,13 @@ def test_dropout_is_drawn_anew_for_every_step_from_the_seed_of_the_member():
         assert not torch.equal(step.keep, drawn[-1])
     assert torch.equal(drawn[0][0], drawn[1][1])
     assert not torch.equal(drawn[1][0], drawn[1][1])
+    one_by_one = torch.Generator().manual_seed(9)
+    step = TrainingStep(PredictorEnsemble([predictor]), weights.flat(), torch.rand(8), batch_size=8, seeds=[9])
+    for _ in range(20):
+        step.draw_dropout()
+        assert step.keep is not None
+        kept = torch.rand(step.keep.shape[1:], generator=one_by_one) >= predictor.dropout
+        assert torch.equal(step.keep[0], kept / (1 - predictor.dropout))
     votes = predictor.votes(predictor.inputs(weights), drawn[0][0])
     assert not torch.allclose(votes.mean(-1), predictor.logits(weights))
 
