@@ -8,7 +8,7 @@ python -m tests.kernel_resources --dim 64 --hidden-dim 128  of transformers with
 from dataclasses import dataclass
 from typing import Annotated
 
-from zoo.command import Command, Option
+from zoo.command import Command, Option, missing
 from zoo.transformer.dimensions import DimensionOptions
 from zoo.transformer.spec import SPECS, TransformerSpec
 
@@ -38,7 +38,7 @@ from importlib import import_module
 from itertools import product
 
 from generation.fused.compiled import _KERNELS, _SOURCES, _compiler_options
-from generation.fused.variants import _VARIANTS, Variant, _missing_compiler, misfits
+from generation.fused.variants import _VARIANTS, Variant, misfits
 
 _NUMBER = "\ntemplate <int N> __global__ void number() {}\n"
 _CONSTANTS = {
@@ -85,8 +85,8 @@ def main(options: _Options) -> None:
     specs = [options.applied_to(SPECS[task]) for task in options.task]
     if found := [line for spec in specs for line in misfits(spec)]:
         raise ValueError(f"the fused kernels cannot train that: {found[0]}")
-    if missing := _missing_compiler():
-        raise ValueError(f"the fused engine cannot be compiled here: {missing}")
+    if lacking := missing("it", ["cuda.core", "cuda.bindings"]):
+        raise ValueError(f"the fused engine cannot be compiled here: {lacking}")
     print(_ROW.format("GPU", "variant", "task", "kernel", "registers", "bytes spilled", "threads", "shared"))
     for architecture in options.architecture:
         for variant, spec in product(_VARIANTS, specs):

@@ -54,6 +54,7 @@ class _Options(Statements):
 _command = Command(__name__, "zoo.publish", __doc__, _Options)
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 from jaxtyping import Integer
 
@@ -103,9 +104,8 @@ def _write_config(
     """
     for shard in shards:
         shard.check_files()
-    tables = [shard.runs() for shard in shards]
-    all_runs = pa.concat_tables(tables)
-    record, located = shards[0].record, _locate_runs(shards, tables, all_runs)
+    record, located = shards[0].record, _locate_runs(shards, [shard.runs() for shard in shards])
+    all_runs = located[0]
     rows = MappedCheckpoints([shard.folder / CHECKPOINTS_FILE for shard in shards], record.spec)
     completed = _completed_rows(rows, all_runs, record)
     metadata = rows.table.take(pa.array(completed))
@@ -114,7 +114,7 @@ def _write_config(
     numbers, whole = [each.record.shard for each in shards], not any(each.record.all_checkpoints for each in shards)
     for fault in config_faults(record, numbers, located, located_rows, weights, seen, whole=whole):
         raise ValueError(fault)
-    runs = all_runs if options.first is None else _sample_runs(config, tables, options.first)
+    runs = all_runs if options.first is None else _sample_runs(config, all_runs, options.first)
     facts, kept = metadata.to_pandas(), record.checkpoints_among(options.checkpoints)
     facts["split"] = splits_of(facts.__getitem__, repeats=record.repeats is not None, shares=options.splits)
     chosen = facts["run_id"].isin(runs.column("run_id").to_pylist()) & facts["checkpoint"].isin(kept)
@@ -145,48 +145,54 @@ def _write_config(
     )
 
 
-def _locate_runs(shards: Sequence[Shard], tables: Sequence[pa.Table], all_runs: pa.Table) -> Located:
-    """The runs of all shards and where they are; refuses a run of two shards, and a table that is not of its shard."""
-    starts = np.cumsum([0, *map(len, tables)])
+def _locate_runs(shards: Sequence[Shard], tables: Sequence[pa.Table]) -> Located:
+    """The runs of all shards and where they are; refuses a table that is not of its shard.
 
-    def locate(row: int) -> tuple[Path, int]:
-        index = int(np.searchsorted(starts, row, side="right")) - 1
-        return shards[index].folder / RUNS_FILE, row - int(starts[index])
-
-    first: dict[str, int] = {}
-    for row, run in enumerate(all_runs.column("run_id").to_pylist()):
-        (here, number), (there, _) = locate(row), locate(first.setdefault(run, row))
-        if here != there:
-            raise ValueError(
-                f"{here}, row {number}: the run is there twice, also in {there.parent.name}: a sample may share runs "
-                "with shards of the grid and with other samples; publish them apart"
-            )
+    A run of the grid may be in a sample too. It is taken from the first of its shards, if it is the same in all.
+    """
     for shard, table in zip(shards, tables, strict=True):
         if not set(table.column("shard").to_pylist()) <= {shard.record.shard}:
             raise ValueError(f"{shard.folder / RUNS_FILE} has runs of another shard than {shard.record.shard}")
-    return all_runs, locate
+    all_runs, kept = pa.concat_tables(tables), []
+    files = [shard.folder / RUNS_FILE for shard in shards]
+    places = [(file, row) for file, table in zip(files, tables, strict=True) for row in range(len(table))]
+    trained = all_runs.drop_columns(["shard", "wall_seconds"])
+    first: dict[str, int] = {}
+    for row, run in enumerate(all_runs.column("run_id").to_pylist()):
+        (here, number), (there, _) = places[row], places[first.setdefault(run, row)]
+        if here == there:
+            kept.append(row)
+        elif not trained.slice(row, 1).equals(trained.slice(first[run], 1)):
+            raise ValueError(f"{here}, row {number}: the run is also in {there.parent.name}, with other numbers")
+    return all_runs.take(kept), lambda row: places[kept[row]]
 
 
-def _sample_runs(config: str, shards: Sequence[pa.Table], count: int) -> pa.Table:
+def _sample_runs(config: str, runs: pa.Table, count: int) -> pa.Table:
     """The first ``count`` completed runs, as evenly from the shards as can be, and those that diverged before them.
 
     Neighboring shards differ in their train fraction, so a sample from a single shard would have only one of them.
     """
-    completed = [np.flatnonzero(np.array(table.column("status").to_pylist()) == "completed") for table in shards]
-    in_turn = sorted((rank, shard) for shard, rows in enumerate(completed) for rank in range(len(rows)))
-    if not 1 <= count <= len(in_turn):
-        raise ValueError(f"{config} has {len(in_turn)} completed runs: a sample of {count} cannot be cut from them")
-    taken = Counter(shard for _, shard in in_turn[:count])
-    parts = [table.slice(0, completed[i][taken[i] - 1] + 1) for i, table in enumerate(shards) if taken[i]]
-    return pa.concat_tables(parts)
+    facts = runs.select(["shard", "status"]).to_pandas()
+    completed = facts[facts["status"] == "completed"]
+    if not 1 <= count <= len(completed):
+        raise ValueError(f"{config} has {len(completed)} completed runs: a sample of {count} cannot be cut from them")
+    in_turn = completed.groupby("shard").cumcount().sort_values(kind="stable").index[:count]
+    last = pd.Series(in_turn).groupby(completed.loc[in_turn, "shard"].to_numpy()).max()
+    return runs.filter(pa.array(facts.index <= facts["shard"].map(last)))
 
 
 def _completed_rows(rows: MappedCheckpoints, runs: pa.Table, record: TrainingRecord) -> Integer[np.ndarray, " n"]:
-    """The checkpoints of completed runs, and of unknown ones, in the order of the runs' digests."""
+    """The checkpoints of completed runs, and of unknown ones, in the order of the runs' digests.
+
+    One that several shards have is taken from the first of them.
+    """
     ids, names = (rows.table.column(name).to_pylist() for name in ("run_id", "checkpoint"))
     states = dict(zip(*(runs.column(name).to_pylist() for name in ("run_id", "status")), strict=True))
     place = {name: index for index, name in enumerate(record.checkpoints)}
-    chosen = [row for row, run in enumerate(ids) if states.get(run, "completed") == "completed"]
+    completed = [row for row, run in enumerate(ids) if states.get(run, "completed") == "completed"]
+    first: dict[tuple[str, str], Path] = {}
+    files = {row: rows.locate(row)[0] for row in completed}
+    chosen = [row for row in completed if first.setdefault((ids[row], names[row]), files[row]) == files[row]]
     chosen.sort(key=lambda row: (run_digest(ids[row]), place.get(names[row], -1)))
     return np.array(chosen, dtype=np.int64)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from zoo.checked import Count, CountOrZero, printable
+from zoo.checked import CountOrZero, printable
 from zoo.command import Argument, Command, Option
 
 
@@ -20,7 +20,7 @@ from zoo.command import Argument, Command, Option
 class _Options:
     source: Annotated[Path, Argument("folder that generation wrote its shards to", "RUNS")]
     out: Annotated[Path, Argument("folder of the thinned shards", "OUT")]
-    runs: Annotated[Count, Option("completed runs of each shard that keep weights", "N")] = 10
+    runs: Annotated[CountOrZero, Option("completed runs of each shard that keep weights", "N")] = 10
     whole: Annotated[CountOrZero, Option("of these, runs that keep all their checkpoints", "N")] = 1
     checkpoints: Annotated[
         tuple[str, ...] | None,

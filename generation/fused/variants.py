@@ -271,12 +271,7 @@ def obstacle(
         )
     if variant is not None and not variant.fits(spec, shared_bytes, capability):
         return f"its {variant.name} variant does not fit this transformer or {properties.name}"
-    return _missing_compiler()
-
-
-def _missing_compiler() -> str | None:
-    """The package to install where NVIDIA's runtime compiler is missing, in one line; None where it is not."""
-    return missing("it", ["cuda.core", "cuda.bindings"])
+    return missing("it", ["cuda.core", "cuda.bindings"])  # NVIDIA's runtime compiler
 
 
 def misfits(spec: TransformerSpec) -> list[str]:

@@ -20,7 +20,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.mark.long
-def test_a_sample_is_trained_once_and_published_with_other_runs_only(
+def test_a_sample_is_trained_once_and_published_with_other_shards(
     options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = tmp_path / "runs"
@@ -40,8 +40,8 @@ def test_a_sample_is_trained_once_and_published_with_other_runs_only(
     assert manifest.details["configs"]["mnist"]["shards"] == [0, *sweep.shards]
     verify([str(tmp_path / "zoo")])
     run.main(["--sample", "1", "--sample-seed", "7", *options, "--out", str(runs)])
-    with pytest.raises(ValueError, match=r"the run is there twice, also in shard-80000\d\d: a sample may share runs"):
-        publish(runs, tmp_path / "twice")
+    again = publish(runs, tmp_path / "again").details["configs"]["mnist"]
+    assert (again["rows"], again["runs"]) == tuple(manifest.details["configs"]["mnist"][of] for of in ("rows", "runs"))
 
 
 @pytest.mark.parametrize(

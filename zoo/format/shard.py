@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -157,7 +158,10 @@ def find_shards(runs: Path) -> tuple[dict[str, list[Shard]], list[Path]]:
 
 
 def _check_agreement(shards: Sequence[Shard]) -> None:
-    """Refuses shards that were not trained alike: their rows would not belong in one config."""
+    """Refuses a shard that is there twice, and shards that were not trained alike: they do not belong in one config."""
+    for one, other in pairwise(shards):
+        if one.record.shard == other.record.shard:
+            raise ValueError(f"{one.folder} and {other.folder} are both shard {one.record.shard} of the grid")
     first = shards[0]
     expected = first.record.training()
     for other in shards[1:]:
