@@ -39,7 +39,7 @@ class ShardOptions:
     models_per_pass: Annotated[
         Count | None, Option("torch engine: models in memory at once (default: as many as fit)", "N")
     ] = None
-    snapshot_seconds: Annotated[NotNegative, Option("least time between snapshots to resume from", "S")] = 60.0
+    snapshot_seconds: Annotated[NotNegative, Option("least time between snapshots to resume from", "S")] = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
