@@ -96,8 +96,9 @@ def align(
             match = match_weights(*(TransformerWeights.from_flat(spec, w.flat()[number]) for w in (first, second)))
             if match.element is not None:
                 exact = match.element.map(lambda tensor: tensor.to(u.flat().device)[None])
-                matched = torch.arange(len(after), device=after.device) == number
-                element, after = _where(matched, exact, element), torch.where(matched, 0.0, after)
+                distance = _distance(theirs.act(exact.act(first)), v)
+                closer = (torch.arange(len(after), device=after.device) == number) & (distance < after)
+                element, after = _where(closer, exact, element), torch.where(closer, distance, after)
     element = element.map(lambda tensor: tensor.reshape((*batch, *tensor.shape[1:])))
     aligned = element.act(TransformerWeights.from_flat(spec, weights.flat(), check_finite=False))
     return Alignment(element, aligned, before.view(batch), after.view(batch))
@@ -238,7 +239,7 @@ def merge(
     """
     if not members:
         raise ValueError("there is nothing to merge: name at least one checkpoint")
-    spec, brought = members[0].spec, partial(align, parts=None if parts is None else tuple(parts), inputs=inputs)
+    spec, brought = members[0].spec, partial(align, parts=check_parts(members[0].spec, parts), inputs=inputs)
     aligned = [members[0], *(brought(member, members[0]).weights for member in members[1:])]
     for _ in range(passes if len(members) > 2 else 0):
         for number, member in enumerate(aligned):

@@ -76,8 +76,8 @@ def canonicalize(weights: TransformerWeights, parts: Iterable[str] | None = None
         for attention in readers if turn and not boundary.pinned else ():
             outputs = [result[f"{prefix}.output.weight"] for prefix in owners(boundary.writers, "output.weight")]
             _remove_unwritten(torch.cat([*_written_in_any_basis(result, boundary), *outputs], dim=-1), attention)
-        if scale and not boundary.pinned:  # again: values may have been taken out since
-            _scale_writers(result, boundary)
+        for each in free_boundaries(spec) if scale else ():  # again: values may have been taken out since
+            _scale_writers(result, each)
         for attention in readers if "heads" in chosen else ():
             _fix_order_of_heads(attention)
         if turn and not boundary.pinned:

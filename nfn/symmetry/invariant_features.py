@@ -66,7 +66,7 @@ def named_features(weights: TransformerWeights) -> dict[str, Float[Tensor, "*bat
         features |= {f"block {number}, {name}": values for name, values in _block_features(block, spec).items()}
     features |= _classifier_features(composed, spec)
     features |= _input_features(composed, spec) | _class_features(composed, spec)
-    return features | _path_features(composed, spec) if spec.causal else features
+    return features | _path_features(composed, spec) if spec.causal and spec.residual else features
 
 
 def _classifier_features(composed: ComposedTransformer, spec: TransformerSpec) -> dict[str, Tensor]:

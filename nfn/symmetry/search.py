@@ -49,7 +49,7 @@ _STILL = 1e-6  # the largest change of a rotation in a pass that counts as none
 _UNKNOWN = 1e-7  # of the largest singular value: in directions that have less, R is open and counts as zero
 _HARDLY = 1e-6  # what weights count for where networks are compared by what they do
 _RIDGE = 1e-12  # of a Gram matrix, relative to its trace: a head of lower rank still has a balanced form
-_SMALLEST = 1e-30
+_SMALLEST, _ROUNDING = 1e-30, 1e-12
 _OF_HEADS = {"heads", "query_key", "value_output"}
 
 
@@ -72,7 +72,7 @@ def balancing_element(weights: TransformerWeights, parts: Sequence[str]) -> Full
             fields["classifier_unit_scales"] = scales[-1]
     encoder = now.encoder
     if "query_key" in parts:
-        fields["m"] = _balance(encoder.query, encoder.key)
+        fields["m"] = _balance(encoder.query, encoder.key).mT
     if "value_output" in parts:
         fields["n"] = _balance(encoder.value, encoder.output.mT)
     linear = replace(nothing, **fields)
@@ -82,23 +82,28 @@ def balancing_element(weights: TransformerWeights, parts: Sequence[str]) -> Full
 
 
 def _unit_scales(layer: UnitLayer) -> Float[Tensor, "b units"]:
-    """√(‖column_j‖/‖(row_j, bias_j)‖), and 1 for a unit that reads or writes nothing."""
-    reading, writing = layer.reading(), layer.writing()
-    alive = (reading > _SMALLEST) & (writing > _SMALLEST)
-    return torch.where(alive, (writing / torch.where(alive, reading, 1)).sqrt(), 1)
+    """√(‖column_j‖/‖(row_j, bias_j)‖). What is silent counts as rounding of its layer's largest, zero or not."""
+    sizes = (layer.reading(), layer.writing())
+    least = (_ROUNDING * size.amax(-1, keepdim=True) + _SMALLEST for size in sizes)
+    reading, writing = map(torch.maximum, sizes, least)
+    return (writing / reading).sqrt()
 
 
 def _balance(left: Factor, right: Factor) -> Float[Tensor, "*batch r r"]:
-    """The symmetric X with X·LᵀL·X = X⁻¹·RᵀR·X⁻¹: X² is the geometric mean of (LᵀL)⁻¹ and RᵀR."""
+    """X with XᵀLᵀL·X = X⁻¹RᵀR·X⁻ᵀ. In two steps, since LᵀL has the squared condition number of L."""
 
     def gram(x: Tensor) -> Tensor:
         product = x.mT @ x
         trace = product.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
         return product + (_RIDGE * trace + _SMALLEST) * torch.eye(product.shape[-1]).to(product)
 
-    root = _power(gram(left), 0.5)
-    inverse = _power(gram(left), -0.5)
-    return _power(inverse @ _power(root @ gram(right) @ root, 0.5) @ inverse, 0.5)
+    def symmetric(left: Factor, right: Factor) -> Tensor:
+        """X² is the geometric mean of (LᵀL)⁻¹ and RᵀR."""
+        root, inverse = _power(gram(left), 0.5), _power(gram(left), -0.5)
+        return _power(inverse @ _power(root @ gram(right) @ root, 0.5) @ inverse, 0.5)
+
+    first = symmetric(left, right)
+    return first @ symmetric(left @ first, torch.linalg.solve(first, right.mT).mT)
 
 
 def _power(matrix: Float[Tensor, "*batch r r"], exponent: float) -> Float[Tensor, "*batch r r"]:

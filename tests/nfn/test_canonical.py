@@ -52,6 +52,15 @@ def test_representative_represents_itself_and_no_other_checkpoint(bundled: Bundl
     assert float(apart[~torch.eye(4, dtype=torch.bool)].min()) > 1
 
 
+def test_representative_of_blocks_that_write_into_few_directions_represents_itself(bundled: Bundled):
+    u = TransformerWeights.from_flat(bundled.spec, bundled.weights.flat().clone())
+    for block in u.blocks:
+        for tensor in (block.weight_a.mT, block.bias_a, block.weight_b):
+            (tensor[..., 10:, :] if tensor.ndim > 2 else tensor[..., 10:]).zero_()
+    once = canonicalize(u)
+    torch.testing.assert_close(canonicalize(once).flat(), once.flat(), rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize("part", _PARTS)
 def test_each_part_can_be_fixed_alone(part: Part, generator: torch.Generator):
     for spec in (*ODD_SPECS[:3], *ODD_SPECS[-2:]):

@@ -1,7 +1,7 @@
 """Circuits and invariants of language models: the formulas, what keeps them, and what does not."""
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -55,6 +55,19 @@ def test_composition_is_between_a_head_and_an_earlier_one(generator: torch.Gener
         torch.testing.assert_close(scores[1, 0, 0, 1], (wrote @ reads).norm() / wrote.norm() / reads.norm())
         assert bool((scores[0] == 0).all())
         assert bool((scores[1, :, 1] == 0).all())
+
+
+@pytest.mark.parametrize("silence", [0.0, 1e-20], ids=["dead", "nearly dead"])
+def test_a_dead_head_takes_part_in_no_composition(silence: float):
+    weights = TransformerWeights.from_flat(SHAKESPEARE, trained(0).flat().clone())
+    weights.blocks[0].value[0].mul_(silence)
+    weights.blocks[1].query.mul_(0.01)
+    found = circuits(weights)
+    for name in ("query_composition", "key_composition", "value_composition"):
+        scores = getattr(found, name)
+        assert bool((scores[1, :, 0, 0] < 1e-6).all())
+        assert bool((scores[1, :, 0, 1] > 0.01).all())
+        assert bool((scores <= 1).all())
 
 
 def test_circuits_of_a_trained_model_stay_under_every_symmetry(generator: torch.Generator):
@@ -121,3 +134,9 @@ def test_a_broken_coupling_is_read(coupling: str):
     BROKEN[coupling](state)
     broken = TransformerWeights.from_state_dict(SHAKESPEARE, state)
     assert float((predictor.logits(broken) - predictor.logits(u)).abs()) > 1e-6
+
+
+def test_features_of_language_models_without_residual_connections_stay_too(generator: torch.Generator):
+    u = random_weights(replace(LINES, residual=False), (2,), generator)
+    v = FullGroupElement.sample(u.spec, (2,), generator=generator).act(u)
+    torch.testing.assert_close(invariant_features(v), invariant_features(u), rtol=1e-7, atol=1e-7)

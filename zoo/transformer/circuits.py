@@ -22,7 +22,7 @@ from torch import Tensor
 
 from zoo.transformer.weights import TransformerWeights
 
-_TINY = 1e-30
+_TINY = 1e-24
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Circuits:
     value_composition: Float[Tensor, "*batch blocks h blocks h"]
     """‖W_QK·W_OV‖/(‖W_QK‖·‖W_OV‖), and W_OV·W_OV, of a head (first two axes) that reads what an earlier one wrote.
 
-    Zero where the other head does not come earlier.
+    Zero where the other head does not come earlier, or one of the two is dead.
     """
 
 
@@ -84,9 +84,8 @@ def _composition(
     writes: Float[Tensor, "*batch blocks h D D"], reads: Float[Tensor, "*batch blocks h D D"]
 ) -> Float[Tensor, "*batch blocks h blocks h"]:
     """‖W·R‖/(‖W‖·‖R‖) of what an earlier head writes, W, and what a later one makes of it, R."""
-    sizes = [(x.square().sum((-2, -1)) + _TINY).sqrt() for x in (reads, writes)]
+    writes, reads = (x / (x.square().sum((-2, -1), keepdim=True) + _TINY).sqrt() for x in (writes, reads))
     products = writes[..., None, None, :, :, :, :] @ reads[..., :, :, None, None, :, :]
-    joint = (products.square().sum((-2, -1)) + _TINY).sqrt()
-    share = joint / (sizes[0][..., :, :, None, None] * sizes[1][..., None, None, :, :])
+    share = (products.square().sum((-2, -1)) + _TINY).sqrt()
     blocks = torch.arange(share.shape[-2], device=share.device)
     return share * (blocks[:, None] > blocks)[:, None, :, None]
