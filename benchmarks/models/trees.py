@@ -48,27 +48,17 @@ def _flat(rows: Checkpoints) -> Float[np.ndarray, "n d"]:
 
 def fit_xgboost(train: Checkpoints, validation: Checkpoints, seeds: Sequence[int], jobs: int) -> list[Fitted]:
     """Nothing is random: all seeds are the same."""
-    import xgboost
+    from xgboost import XGBRegressor
 
-    binned = xgboost.QuantileDMatrix(_flat(train), train.truth(), max_bin=_BINS, nthread=jobs)
-    held_out = xgboost.QuantileDMatrix(_flat(validation), validation.truth(), ref=binned, max_bin=_BINS, nthread=jobs)
-    settings = {
-        "objective": "reg:squarederror",
-        "tree_method": "hist",
-        "max_depth": _DEPTH,
-        "min_child_weight": _CHILD_WEIGHT,
-        "max_leaves": _LEAVES,
-        "max_bin": _BINS,
-        "nthread": jobs,
-        "verbosity": 0,
-    }
-    stopping: Any = {"evals": [(held_out, "validation")], "early_stopping_rounds": _PATIENCE}
-    booster = xgboost.train(settings, binned, _MAX_ROUNDS, **stopping, verbose_eval=False)
-    rounds = booster.best_iteration + 1
+    settings: dict[str, Any] = {"max_depth": _DEPTH, "min_child_weight": _CHILD_WEIGHT, "max_leaves": _LEAVES}
+    settings |= {"tree_method": "hist", "max_bin": _BINS, "n_jobs": jobs, "verbosity": 0}
+    model = XGBRegressor(n_estimators=_MAX_ROUNDS, early_stopping_rounds=_PATIENCE, **settings)
+    model.fit(_flat(train), train.truth(), eval_set=[(_flat(validation), validation.truth())], verbose=False)
+    rounds, booster = model.best_iteration + 1, model.get_booster()
     leaves = [tree.count("leaf=") for tree in booster[:rounds].get_dump()]
 
     def predict(rows: Checkpoints) -> np.ndarray:
-        return booster.predict(xgboost.DMatrix(_flat(rows), nthread=jobs), iteration_range=(0, rounds))
+        return model.predict(_flat(rows))  # by the best round
 
     return [_fitted(predict, leaves, rounds, booster.num_boosted_rounds(), validation)] * len(seeds)
 
