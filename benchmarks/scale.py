@@ -118,7 +118,7 @@ def _keep(options: _Read) -> None:
             if path.exists():
                 continue
             if shard.record.all_checkpoints is not None:
-                raise ValueError(f"{shard.folder} is thinned: only its first runs have weights to read")
+                raise ValueError(f"{shard.folder} is thinned: not all of its runs have weights to read")
             table = _read_shard(shard, device)
             with atomic_file(path) as file:
                 pq.write_table(table, file, compression="zstd")

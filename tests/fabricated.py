@@ -108,6 +108,8 @@ def run_row(record: ShardRecord, index: int, completed: int, task: TaskData | No
     configuration["seed"] = record.seeds_of(configuration)[repeat]
     run_id, status = record.run_id(configuration), "completed" if index < completed else "diverged"
     curves = invented_curves(run_id, EPOCHS if status == "completed" else 7)
+    if status == "diverged":
+        curves["train_loss"][-1] = np.nan
     if task is not None:
         measure_curves(run_id, record, task, curves)
     return {

@@ -111,9 +111,12 @@ def _write_config(
     metadata = rows.table.take(pa.array(completed))
     weights = (rows.gather(part) for part in _pieces(completed, ROWS_PER_BATCH))
     located_rows: Located = metadata, lambda row: rows.locate(int(completed[row]))
-    numbers, whole = [each.record.shard for each in shards], not any(each.record.all_checkpoints for each in shards)
-    for fault in config_faults(record, numbers, located, located_rows, weights, seen, whole=whole):
+    numbers = [each.record.shard for each in shards]
+    thinned = [each.record.shard for each in shards if each.record.all_checkpoints]
+    for fault in config_faults(record, numbers, located, located_rows, weights, seen, thinned=thinned):
         raise ValueError(fault)
+    if thinned and options.first is not None:
+        raise ValueError(f"--first takes runs with all their weights, and shard {thinned[0]} of {config} is thinned")
     runs = all_runs if options.first is None else _sample_runs(config, all_runs, options.first)
     facts, kept = metadata.to_pandas(), record.checkpoints_among(options.checkpoints)
     facts["split"] = splits_of(facts.__getitem__, repeats=record.repeats is not None, shares=options.splits)
@@ -156,13 +159,13 @@ def _locate_runs(shards: Sequence[Shard], tables: Sequence[pa.Table]) -> Located
     all_runs, kept = pa.concat_tables(tables), []
     files = [shard.folder / RUNS_FILE for shard in shards]
     places = [(file, row) for file, table in zip(files, tables, strict=True) for row in range(len(table))]
-    trained = all_runs.drop_columns(["shard", "wall_seconds"])
+    trained = all_runs.drop_columns(["shard", "wall_seconds", "code_version"]).to_pandas()  # where NaN equals NaN
     first: dict[str, int] = {}
     for row, run in enumerate(all_runs.column("run_id").to_pylist()):
         (here, number), (there, _) = places[row], places[first.setdefault(run, row)]
         if here == there:
             kept.append(row)
-        elif not trained.slice(row, 1).equals(trained.slice(first[run], 1)):
+        elif not trained.iloc[row].equals(trained.iloc[first[run]]):
             raise ValueError(f"{here}, row {number}: the run is also in {there.parent.name}, with other numbers")
     return all_runs.take(kept), lambda row: places[kept[row]]
 
@@ -184,15 +187,19 @@ def _sample_runs(config: str, runs: pa.Table, count: int) -> pa.Table:
 def _completed_rows(rows: MappedCheckpoints, runs: pa.Table, record: TrainingRecord) -> Integer[np.ndarray, " n"]:
     """The checkpoints of completed runs, and of unknown ones, in the order of the runs' digests.
 
-    One that several shards have is taken from the first of them.
+    One that several shards have is taken from the first of them, if it is the same in all.
     """
     ids, names = (rows.table.column(name).to_pylist() for name in ("run_id", "checkpoint"))
     states = dict(zip(*(runs.column(name).to_pylist() for name in ("run_id", "status")), strict=True))
     place = {name: index for index, name in enumerate(record.checkpoints)}
     completed = [row for row, run in enumerate(ids) if states.get(run, "completed") == "completed"]
-    first: dict[tuple[str, str], Path] = {}
-    files = {row: rows.locate(row)[0] for row in completed}
-    chosen = [row for row in completed if first.setdefault((ids[row], names[row]), files[row]) == files[row]]
+    chosen, first = [], {(ids[row], names[row]): row for row in reversed(completed)}
+    for row in completed:
+        (here, number), (there, _) = map(rows.locate, (row, earlier := first[ids[row], names[row]]))
+        if here == there:
+            chosen.append(row)
+        elif not rows.take(np.array([row])).equals(rows.take(np.array([earlier]))):
+            raise ValueError(f"{here}, row {number}: the checkpoint is also in {there.parent.name}, with other numbers")
     chosen.sort(key=lambda row: (run_digest(ids[row]), place.get(names[row], -1)))
     return np.array(chosen, dtype=np.int64)
 

@@ -171,8 +171,9 @@ def _check_config(zoo: PublishedZoo, config: str, damaged: set[str], seen: SeenW
             splits += [split] * rows
     mapped = MappedCheckpoints(paths, details.spec)
     located = (runs, lambda row: (zoo.folder / config / RUNS_FILE, row)), (mapped.table, mapped.locate)
-    weights, whole = (batch.array for batch in mapped.batches), not damaged and not details.thinned
-    yield from config_faults(details, details.shards, *located, weights, seen, splits=splits, whole=whole)
+    weights = (batch.array for batch in mapped.batches)
+    thinned = details.shards if damaged else [int(shard) for shard in details.thinned or ()]
+    yield from config_faults(details, details.shards, *located, weights, seen, splits=splits, thinned=thinned)
 
 
 def _verify_labels(folder: Path, options: _Options, advance: Advance = lambda done: None) -> list[str]:

@@ -370,7 +370,7 @@ def test_a_page_that_fails_leaves_the_old_one(zoo_folder: Path, tmp_path: Path, 
         ),
         (
             '[{"config": "mnist", "predictor": "p", "data": "d", "predicted": [NaN], "measured": [1]}]',
-            "NaN is not JSON",
+            "NaN is not a finite number",
         ),
         (
             '[{"config": "m", "predictor": "p", "data": "d", "predicted": [1%s], "measured": [1]}]' % ("0" * 400),

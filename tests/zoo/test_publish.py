@@ -244,7 +244,7 @@ def test_damaged_shards_are_refused_by_name(runs, tmp_path, capsys):
 
 def test_the_same_shard_twice_is_refused(runs, tmp_path, capsys):
     shutil.copytree(runs / "mnist" / "shard-00000", runs / "mnist" / "shard-00005")
-    assert "shard-00005 are both shard 0 of the grid" in refusal(capsys, runs, tmp_path / "out")
+    assert "shard-00005 are both shard 0" in refusal(capsys, runs, tmp_path / "out")
 
 
 def test_another_embedding_than_the_shards_is_refused(runs, tmp_path, capsys):

@@ -1,5 +1,6 @@
 """zoo.thin: all runs of a shard, the weights of a few."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def test_runs_stay_and_few_have_weights(runs: Path, tmp_path: Path, capsys: pyte
     publish([str(thin), str(out)])
     verify([str(out)])
     assert "no faults" in capsys.readouterr().out
-    assert "all runs are listed, and some of them have weights here" in (out / "README.md").read_text()
+    assert "all runs are listed, but not all of their checkpoints are here" in (out / "README.md").read_text()
     for config, details in PublishedZoo.read(out).configs.items():
         shards = [Shard.read(folder) for folder in sorted((runs / config).glob("shard-*"))]
         assert details.thinned == {str(s.record.shard): s.manifest.files[CHECKPOINTS_FILE].sha256 for s in shards}
@@ -44,7 +45,13 @@ def test_runs_stay_and_few_have_weights(runs: Path, tmp_path: Path, capsys: pyte
         assert sorted(kept.values()) == [1] * 2 * len(shards) + [one] * len(shards)
 
 
-def draw_from(shard: Shard, folder: Path, rows: list[int], **changed: pa.Array) -> None:
+def draw_from(
+    shard: Shard,
+    folder: Path,
+    rows: list[int],
+    checkpoint_column: tuple[str, pa.Array] | None = None,
+    **changed: pa.Array,
+) -> None:
     """A shard of a sample with some runs of a shard of the grid, and their checkpoints."""
     runs = shard.runs().take(rows)
     number = pa.array([1_000_000] * len(rows), pa.int32())
@@ -54,7 +61,11 @@ def draw_from(shard: Shard, folder: Path, rows: list[int], **changed: pa.Array) 
     of_these = checkpoints.table.to_pandas()["run_id"].isin(runs.column("run_id").to_pylist())
     record = replace(shard.record, shard=1_000_000)
     timing = read_json(shard.folder / TIMING_FILE)
-    write_shard(folder, record, [checkpoints.take(np.flatnonzero(of_these))], runs, lambda: timing)
+    kept = checkpoints.take(np.flatnonzero(of_these))
+    if checkpoint_column is not None:
+        name, column = checkpoint_column
+        kept = kept.set_column(kept.schema.get_field_index(name), kept.schema.field(name), column)
+    write_shard(folder, record, [kept], runs, lambda: timing)
 
 
 def test_a_sample_brings_the_weights_of_runs_that_thinned_shards_list(runs: Path, tmp_path: Path):
@@ -75,8 +86,11 @@ def test_a_sample_brings_the_weights_of_runs_that_thinned_shards_list(runs: Path
 
 
 def test_a_sample_of_runs_that_are_there_with_weights_changes_nothing(runs: Path, tmp_path: Path):
+    """Not even by a run that diverged, whose last loss is NaN, and in another version of the package."""
     publish([str(runs), str(tmp_path / "before" / "zoo")])
-    draw_from(Shard.read(runs / "mnist" / "shard-00000"), runs / "mnist" / "shard-1000000", [0, 3])
+    shard, version = Shard.read(runs / "mnist" / "shard-00000"), pa.array(["later"] * 3)
+    assert shard.runs().column("status")[39].as_py() == "diverged"
+    draw_from(shard, runs / "mnist" / "shard-1000000", [0, 3, 39], code_version=version)
     publish([str(runs), str(tmp_path / "after" / "zoo")])
     assert folder_contents(tmp_path / "after" / "zoo") == folder_contents(tmp_path / "before" / "zoo")
 
@@ -89,6 +103,34 @@ def test_a_run_with_other_curves_is_not_the_same_run(runs: Path, tmp_path: Path,
     draw_from(shard, runs / "mnist" / "shard-1000000", [2, 3], train_loss=other)
     fault = "runs.arrow, row 1: the run is also in shard-00001, with other numbers"
     assert fault in refusal(publish, [str(runs), str(tmp_path / "zoo")], capsys)
+
+
+def test_a_checkpoint_with_other_weights_is_not_the_same_checkpoint(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    shard = Shard.read(runs / "mnist" / "shard-00000")
+    other = pa.array([0.5] * 4, pa.float32())
+    draw_from(shard, runs / "mnist" / "shard-1000000", [2], checkpoint_column=("train_loss", other))
+    fault = "checkpoints.arrow, row 0: the checkpoint is also in shard-00000, with other numbers"
+    assert fault in refusal(publish, [str(runs), str(tmp_path / "zoo")], capsys)
+
+
+def test_only_runs_of_thinned_shards_may_lack_checkpoints(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    thin, zoo_folder = tmp_path / "thin", str(tmp_path / "zoo")
+    main([str(runs), str(thin), "--runs", "2"])
+    assert "--first takes runs with all their weights" in refusal(
+        publish, [str(thin), zoo_folder, "--first", "1"], capsys
+    )
+    shutil.rmtree(thin / "mnist" / "shard-00000")
+    shard = Shard.read(runs / "mnist" / "shard-00000")
+    checkpoints = MappedCheckpoints([shard.folder / CHECKPOINTS_FILE], shard.record.spec)
+    lacking = [checkpoints.take(np.arange(1, len(checkpoints)))]
+    timing = read_json(shard.folder / TIMING_FILE)
+    write_shard(thin / "mnist" / "shard-00000", shard.record, lacking, shard.runs(), lambda: timing)
+    line = refusal(publish, [str(thin), zoo_folder], capsys)
+    assert "shard-00000/runs.arrow, row 0: the run is completed, but one of epoch_50" in line
 
 
 def test_what_is_thinned_already_stays(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

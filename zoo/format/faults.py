@@ -47,12 +47,12 @@ def config_faults(
     seen: SeenWeights,
     *,
     splits: Sequence[str] | None = None,
-    whole: bool = True,
+    thinned: Sequence[int] = (),
 ) -> Iterator[str]:
     """A line for each rule that a config breaks; it names the first row that breaks it, and how many more do.
 
     ``weights`` are those of the rows, in order, and ``seen`` gathers them over the configs of a zoo. ``splits`` has the
-    split that each row of a published config lies in; without ``whole``, checkpoints may be missing.
+    split that each row of a published config lies in. Of runs of ``thinned`` shards, checkpoints may be missing.
     """
     facts, table = runs[0].drop_columns([field.name for field in CURVES]).to_pandas(), rows[0].to_pandas()
     yield from _lines(runs, _run_faults(runs[0], facts, record, shards))
@@ -70,11 +70,10 @@ def config_faults(
             wrong = (lies == split) & (belongs != split)
             yield from _lines(rows, [(wrong, f"the run does not belong in {split}")])
     yield from _lines(rows, _weight_faults(table, weights, record.task, seen))
-    if whole:
-        kept = keys[keys["checkpoint"].isin(record.checkpoints) & ~twice]["run_id"].value_counts()
-        lacking = facts["run_id"].map(kept).fillna(0) < len(record.checkpoints)
-        fault = f"the run is completed, but one of {', '.join(record.checkpoints)} is missing"
-        yield from _lines(runs, [((facts["status"] == "completed") & lacking, fault)])
+    kept = keys[keys["checkpoint"].isin(record.checkpoints) & ~twice]["run_id"].value_counts()
+    lacking = (facts["run_id"].map(kept).fillna(0) < len(record.checkpoints)) & ~facts["shard"].isin(thinned)
+    fault = f"the run is completed, but one of {', '.join(record.checkpoints)} is missing"
+    yield from _lines(runs, [((facts["status"] == "completed") & lacking, fault)])
 
 
 def _lines(located: Located, faults: Iterable[_Fault]) -> Iterator[str]:

@@ -161,7 +161,7 @@ def _check_agreement(shards: Sequence[Shard]) -> None:
     """Refuses a shard that is there twice, and shards that were not trained alike: they do not belong in one config."""
     for one, other in pairwise(shards):
         if one.record.shard == other.record.shard:
-            raise ValueError(f"{one.folder} and {other.folder} are both shard {one.record.shard} of the grid")
+            raise ValueError(f"{one.folder} and {other.folder} are both shard {one.record.shard}")
     first = shards[0]
     expected = first.record.training()
     for other in shards[1:]:

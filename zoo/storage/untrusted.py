@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 MOST_DEFLATION = 1032
 """How many times its own size deflated data, in gzip or zip, can unpack to."""
@@ -94,7 +94,7 @@ def read_json(path: Path) -> Any:
 def parse_json(data: bytes, where: str) -> Any:
     """The value in these bytes. Stricter than Python's own: no name twice in an object, no NaN, no infinity."""
     try:
-        return json.loads(data.decode(), object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
+        return json.loads(data.decode(), object_pairs_hook=_unique, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{where} is damaged: {type(error).__name__}: {error}") from error
 
@@ -110,9 +110,5 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _finite(text: str) -> float:
     if not math.isfinite(number := float(text)):
-        raise ValueError(f"{text[:40]} is too large a number")
+        raise ValueError(f"{text[:40]} is not a finite number")
     return number
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
