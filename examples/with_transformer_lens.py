@@ -7,7 +7,11 @@ python examples/with_transformer_lens.py my-zoo shakespeare 0     a zoo, a confi
 import sys
 
 import torch
-from transformer_lens import TransformerBridge, TransformerBridgeConfig
+
+try:
+    from transformer_lens import TransformerBridge, TransformerBridgeConfig
+except ModuleNotFoundError:
+    sys.exit("error: this example needs TransformerLens 4: pip install transformer-lens")
 
 import zoo
 from zoo.transformer.model import EPSILON
