@@ -71,7 +71,7 @@ def _ranked(config: str, details: ConfigDetails, runs: pd.DataFrame, options: _O
     optimizer = CONFIGURATION.index("optimizer")
 
     def row(reads: str, epochs: int | None, predicted: Float[np.ndarray, " n"]) -> list[Result]:
-        resampled = bootstrap_taus([predicted], truth[test], counts)
+        resampled = bootstrap_taus([predicted], truth[test], counts, units=configurations[test])
         setting: Setting = {"runs": len(runs), "test_runs": len(test), "epochs": curves.shape[1]}
         setting |= {} if named_label(label) is None else {"label": label}
         setting |= {} if epochs is None else {"after": epochs}

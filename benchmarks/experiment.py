@@ -193,9 +193,10 @@ class Entry:
         taus = np.stack([statistics.taus_within(each, self.truth, numbers) for each in self.predictions])
         return taus if taus.size else None
 
-    def resamples(self) -> np.ndarray:
-        """How often each test row is in each resample of a bootstrap [b, n]."""
-        return statistics.resample_runs(self.outcomes[0].units)
+    @property
+    def units(self) -> np.ndarray:
+        """What is drawn in a bootstrap: the run of each row, or its configuration."""
+        return self.outcomes[0].units
 
     def rows(self, metric: str, values: Sequence[float], resampled: np.ndarray | None = None) -> list[Result]:
         """The mean of a metric, of all seeds together or of each, with its error and its interval."""
@@ -254,9 +255,9 @@ def _entry_rows(entries: Sequence[Entry]) -> list[Result]:
     """
     if not entries:
         return []
-    counts = entries[0].resamples()
+    counts = statistics.resample_runs(entries[0].units)
     all_resamples = [
-        statistics.bootstrap_taus(entry.predictions, entry.truth, counts, entry.folds) for entry in entries
+        statistics.bootstrap_taus(entry.predictions, entry.truth, counts, entry.folds, entry.units) for entry in entries
     ]
     means = [float(np.mean(entry.taus())) for entry in entries]
     merits = [

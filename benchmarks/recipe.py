@@ -196,8 +196,7 @@ def _measure(options: _Options, config: str, models: Sequence[str]) -> list[Resu
                 places = torch.arange(max(classes), dtype=torch.float64)
                 expected = [(head.softmax(-1) @ places).numpy() for head in heads]
                 taus = [tau_or_zero(each, values) for each in expected]
-                # drawn twice, a run would count its own pairs of epochs four times
-                resampled = None if name == "epoch" else bootstrap_taus(expected, values, counts)
+                resampled = bootstrap_taus(expected, values, counts, units=test.runs)
                 add(name, "tau", taus, resampled, model=model)
     return measured
 

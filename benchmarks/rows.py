@@ -42,7 +42,7 @@ from benchmarks.experiment import Entry, Experiment, entries_of
 from benchmarks.models.registry import check_models, own_models
 from benchmarks.plots import tau_by_rows
 from benchmarks.results import Result
-from benchmarks.statistics import bootstrap_taus
+from benchmarks.statistics import bootstrap_taus, resample_runs
 from benchmarks.trial import Outcomes, Trial
 
 _LEAST_SIZES = 3  # as many as the curve has parameters
@@ -117,8 +117,8 @@ def _curve_rows(outcomes: Outcomes, all_rows: int, towards: int) -> Iterator[Res
 
 def _resampled_means(entry: Entry) -> Float[np.ndarray, " b"]:
     """The mean τ of as many seeds, drawn with replacement, in every resample of the test runs."""
-    counts = entry.resamples()
-    per_seed = np.stack([bootstrap_taus([outcome.predicted], entry.truth, counts) for outcome in entry.outcomes])
+    counts, units = resample_runs(entry.units), entry.units
+    per_seed = np.stack([bootstrap_taus([each], entry.truth, counts, units=units) for each in entry.predictions])
     draw = np.random.default_rng(entry.trial.rows or 0)  # other seeds for each number of rows
     return np.take_along_axis(per_seed, draw.integers(len(per_seed), size=per_seed.shape), axis=0).mean(axis=0)
 

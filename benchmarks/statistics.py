@@ -23,13 +23,14 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
-_SIGNS_AT_ONCE = 2**21  # 16 MB
+_SIGNS_AT_ONCE = 2**20  # 8 MB
 _RESAMPLES = 1000
 _COVERAGE = 0.95
 _CEILING_DRAWS = 200
 _Values = Float[np.ndarray, " n"]
 _Numbers = Integer[np.ndarray, " n"]
 _Folds = _Numbers | None
+_Units = np.ndarray | None
 _Counts = Float[np.ndarray, "b n"]
 """How often each row is in each resample."""
 _Resampled = Float[np.ndarray, " b"]
@@ -74,31 +75,29 @@ def many_kendall_taus(predicted: Float[Tensor, "m n"], truth: Float[Tensor, " n"
     return torch.stack(taus)
 
 
-def _resampled_taus(predicted: _Values, truth: _Values, counts: _Counts, folds: _Folds = None) -> _Resampled:
+def _resampled_taus(
+    predicted: _Values, truth: _Values, counts: _Counts, folds: _Folds = None, units: _Units = None
+) -> _Resampled:
     """τ-b of b resamples of the rows; ``counts[k, i]`` is how often row i is in resample k.
 
     Copies of one row are tied with each other on both sides, so with c the counts Σ_{i<j} s_ij = ½·cᵀSc: a matrix
     product for all resamples instead of b rankings, with so few columns of S at a time that memory does not grow as n².
-    Signs and counts are whole numbers, so every partial sum is exact. NaN where τ of a resample is undefined.
+    Signs and counts are whole numbers, so every partial sum is exact. Rows of one of the ``units`` are drawn together,
+    and its copies are not compared: their pairs count c times instead of c². NaN where τ of a resample is undefined.
     """
-    agreeing, untied, untied_truth = np.zeros((3, len(counts)))
+    sums = np.zeros((3, len(counts)))  # of agreeing pairs, of those untied in the prediction, and in the truth
+    units = np.arange(len(truth)) if units is None else np.unique(units, return_inverse=True)[1]
     for part in _parts(folds):
-        x, y, drawn = predicted[part], truth[part], counts[:, part]
+        x, y, unit, drawn = predicted[part], truth[part], units[part], counts[:, part]
         width = max(1, _SIGNS_AT_ONCE // max(1, len(x)))
         for columns in (slice(start, start + width) for start in range(0, len(x), width)):
-            signs = np.sign(x[:, None] - x[columns]) * np.sign(y[:, None] - y[columns])
-            agreeing += np.einsum("bj,bj->b", drawn @ signs.astype(np.float64), drawn[:, columns])
-        untied += _untied_pairs(x, drawn)
-        untied_truth += _untied_pairs(y, drawn)
+            of_x, of_y = (np.sign(side[:, None] - side[columns]) for side in (x, y))
+            together = unit[:, None] == unit[columns]
+            for total, signs in zip(sums, (of_x * of_y, np.abs(of_x), np.abs(of_y)), strict=True):
+                apart = np.einsum("bj,bj->b", drawn @ np.where(together, 0.0, signs), drawn[:, columns])
+                total += apart + drawn[:, columns] @ np.where(together, signs, 0.0).sum(0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return agreeing / np.sqrt(untied * untied_truth)
-
-
-def _untied_pairs(values: _Values, counts: _Counts) -> _Resampled:
-    """cᵀ|S|c: ordered pairs of different values in each resample, which are all but those of equal values."""
-    order = np.argsort(values)
-    _, starts = np.unique(values[order], return_index=True)
-    return counts.sum(1) ** 2 - (np.add.reduceat(counts[:, order], starts, axis=1) ** 2).sum(1)
+        return sums[0] / np.sqrt(sums[1] * sums[2])
 
 
 def interval_of(values: _Resampled) -> tuple[float, float] | None:
@@ -125,12 +124,12 @@ def resample_runs(runs: _Numbers, resamples: int = _RESAMPLES) -> np.ndarray:
     return np.take(drawn, numbers, axis=1).astype(np.float64)
 
 
-def bootstrap_taus(predictions: Sequence[_Values], truth: _Values, counts: _Counts, folds: _Folds = None) -> _Resampled:
+def bootstrap_taus(
+    predictions: Sequence[_Values], truth: _Values, counts: _Counts, folds: _Folds = None, units: _Units = None
+) -> _Resampled:
     """The mean τ over seeds in every resample; ``predictions`` has one per seed. A constant prediction counts as 0."""
-    per_seed = [
-        np.zeros(len(counts)) if is_constant(predicted, folds) else _resampled_taus(predicted, truth, counts, folds)
-        for predicted in predictions
-    ]
+    nothing, others = np.zeros(len(counts)), (truth, counts, folds, units)
+    per_seed = [nothing if is_constant(each, folds) else _resampled_taus(each, *others) for each in predictions]
     return np.mean(per_seed, axis=0)
 
 
@@ -142,7 +141,7 @@ def tau_with_interval(predicted: _Values, truth: _Values, units: _Numbers) -> tu
     if is_constant(truth):
         return math.nan, None
     tau = tau_or_zero(predicted, truth)
-    return tau, interval_of(bootstrap_taus([predicted], truth, resample_runs(units)))
+    return tau, interval_of(bootstrap_taus([predicted], truth, resample_runs(units), units=units))
 
 
 def coefficient_of_determination(predicted: _Values, truth: _Values) -> float:

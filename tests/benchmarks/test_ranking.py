@@ -2,6 +2,7 @@
 
 import math
 import tracemalloc
+from itertools import permutations
 from typing import Any
 
 import hypothesis.strategies as st
@@ -119,6 +120,31 @@ def test_the_interval_over_runs_is_wider_than_over_rows():
         assert interval is not None
         widths.append(interval[1] - interval[0])
     assert widths[0] > 1.5 * widths[1]
+
+
+def test_copies_of_a_unit_are_not_compared():
+    random = np.random.default_rng(5)
+    units, truth, predicted = np.repeat(np.arange(6), 3), *random.integers(0, 9, (2, 18)).astype(np.float32)
+    counts = resample_runs(units, resamples=20)
+    for drawn, found in zip(counts, bootstrap_taus([predicted], truth, counts, units=units), strict=True):
+        sums = np.zeros(3)
+        for i, j in permutations(range(18), 2):
+            weight = drawn[i] * (1 if units[i] == units[j] else drawn[j])
+            x, y = np.sign(predicted[i] - predicted[j]), np.sign(truth[i] - truth[j])
+            sums += weight * np.array([x * y, x * x, y * y])
+        assert found == pytest.approx(sums[0] / np.sqrt(sums[1] * sums[2]))
+
+
+def test_the_interval_over_repeated_configurations_holds_the_tau_of_all():
+    """Easy pairs between twelve configurations, none of the order within one: τ must not drift with what is drawn."""
+    random = np.random.default_rng(6)
+    units = np.repeat(np.arange(12), 12)
+    truth, predicted = (units + 0.4 * random.random(len(units)) for _ in range(2))
+    tau, interval = tau_with_interval(predicted, truth, units)
+    resampled = bootstrap_taus([predicted], truth, resample_runs(units), units=units)
+    assert interval is not None
+    assert interval[0] < tau < interval[1]
+    assert abs(np.median(resampled) - tau) < 0.01
 
 
 def test_the_interval_covers_the_tau_of_the_population():
