@@ -1,7 +1,8 @@
 """A fixed number of invariants per checkpoint: spectra, sorted sizes, and products in pinned coordinates.
 
 Every number is unchanged by the whole group. The order of heads is taken out by sorting each number over the heads or
-summing over them, the order of units by sorting over them, summing, or taking singular values.
+summing over them, the order of units by sorting over them, summing, or taking singular values. So it is lost which
+queries and keys belong to which values and outputs of a block; ``invariants`` has that.
 
 Some coordinates are moved by no symmetry: pixels, positions and word vectors pin the basis before the first block,
 labels pin the classes. Products in these coordinates mean the same in any two checkpoints, entry by entry. Inputs are
