@@ -112,7 +112,7 @@ def _write_config(
     weights = (rows.gather(part) for part in _pieces(completed, ROWS_PER_BATCH))
     located_rows: Located = metadata, lambda row: rows.locate(int(completed[row]))
     numbers = [each.record.shard for each in shards]
-    thinned = [each.record.shard for each in shards if each.record.all_checkpoints]
+    thinned = [str(each.record.shard) for each in shards if each.record.all_checkpoints]
     for fault in config_faults(record, numbers, located, located_rows, weights, seen, thinned=thinned):
         raise ValueError(fault)
     if thinned and options.first is not None:

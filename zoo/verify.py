@@ -172,7 +172,7 @@ def _check_config(zoo: PublishedZoo, config: str, damaged: set[str], seen: SeenW
     mapped = MappedCheckpoints(paths, details.spec)
     located = (runs, lambda row: (zoo.folder / config / RUNS_FILE, row)), (mapped.table, mapped.locate)
     weights = (batch.array for batch in mapped.batches)
-    thinned = details.shards if damaged else [int(shard) for shard in details.thinned or ()]
+    thinned = list(map(str, details.shards) if damaged else details.thinned or ())
     yield from config_faults(details, details.shards, *located, weights, seen, splits=splits, thinned=thinned)
 
 

@@ -47,7 +47,7 @@ def config_faults(
     seen: SeenWeights,
     *,
     splits: Sequence[str] | None = None,
-    thinned: Sequence[int] = (),
+    thinned: Sequence[str] = (),
 ) -> Iterator[str]:
     """A line for each rule that a config breaks; it names the first row that breaks it, and how many more do.
 
@@ -71,9 +71,10 @@ def config_faults(
             yield from _lines(rows, [(wrong, f"the run does not belong in {split}")])
     yield from _lines(rows, _weight_faults(table, weights, record.task, seen))
     kept = keys[keys["checkpoint"].isin(record.checkpoints) & ~twice]["run_id"].value_counts()
-    lacking = (facts["run_id"].map(kept).fillna(0) < len(record.checkpoints)) & ~facts["shard"].isin(thinned)
+    lacking = facts["run_id"].map(kept).fillna(0) < len(record.checkpoints)
+    whole = (facts["status"] == "completed") & ~facts["shard"].astype(str).isin(thinned)
     fault = f"the run is completed, but one of {', '.join(record.checkpoints)} is missing"
-    yield from _lines(runs, [((facts["status"] == "completed") & lacking, fault)])
+    yield from _lines(runs, [(whole & lacking, fault)])
 
 
 def _lines(located: Located, faults: Iterable[_Fault]) -> Iterator[str]:
