@@ -3,9 +3,10 @@
 python -m benchmarks.pretrain --zoo DIR --config mnist mnist-seeds --out nfn/pretrained/mnist.safetensors
 
 Gauge-NFN by its own recipe; for language models, whose invariants would take a file of 70 MB, Response-NFN. Several
-configs of one task are joined; the interval is calibrated on the validation rows of those with a seed for each run, if
-there are any, since whoever uses the predictor has other seeds. The file as stored is tested once on the test split of
-each config. `nfn.load_pretrained` and `benchmarks.predict` read it.
+configs of one task are joined. The interval is calibrated on validation rows of those with a seed for each run, since
+whoever uses the predictor has other seeds, and of configurations that no training row has, since the others are
+predicted better; on all where there are none of these. The file as stored is tested once on the test split of each
+config. `nfn.load_pretrained` and `benchmarks.predict` read it.
 """
 
 from dataclasses import dataclass, replace
@@ -187,6 +188,8 @@ def main(options: _Options) -> None:
     calibrated = [data for data in parts if zoo.config(data.config).seeds != SHARED_SEED] or parts
     runs = np.concatenate([data.validation.runs for data in calibrated])
     rows = validation.take(np.flatnonzero(np.isin(validation.runs, runs)))
+    unseen = rows.apart_from((), train.hyperparameters)
+    rows = unseen if len(unseen) else rows
     sides = (direction_of(rows.label) * side for side in (fitted.predict(rows), rows.truth()))
     interval = ConformalInterval.fit(*map(torch.from_numpy, sides))
     with tempfile.TemporaryDirectory(prefix="pretrain-") as scratch:
@@ -199,6 +202,8 @@ def main(options: _Options) -> None:
             zoo=Path(options.zoo).name,
             configs=parts,
             calibrated=calibrated,
+            calibration=rows,
+            unseen=len(unseen) > 0,
             train=train,
             validation=validation,
             model=model,

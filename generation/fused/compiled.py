@@ -10,7 +10,7 @@ import hashlib
 import json
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -32,6 +32,7 @@ class TrainArguments:
     """One epoch of a population; weights, moments and losses are written in place."""
 
     kernel: ClassVar[str] = "train_epoch"
+    parts: ClassVar[int] = 1
 
     tokens: Float16[Tensor, "examples tokens features"] | Int16[Tensor, "examples rows"]
     facts: Int32[Tensor, " examples"]
@@ -80,6 +81,16 @@ class MeasureArguments(EvaluateArguments):
 
 
 Arguments = TrainArguments | EvaluateArguments
+
+
+def rows_of(arguments: Arguments, models: slice) -> Arguments:
+    """The arguments for some of the models: views of the tensors that have one row for each."""
+    shapes = {field.name: getattr(field.type, "dim_str", "") for field in fields(arguments)}
+    per_model = (name for name, shape in shapes.items() if shape.split()[:1] == ["models"])
+    return replace(arguments, **{name: getattr(arguments, name)[models] for name in per_model})
+
+
+_Parameter = ctypes.Structure | ctypes.c_void_p
 _KERNELS: tuple[type[Arguments], ...] = (TrainArguments, EvaluateArguments, MeasureArguments)
 
 
@@ -165,7 +176,7 @@ def _machine_code(kernel: str, spec: TransformerSpec, architecture: str, variant
 
 
 class CudaKernels:
-    """The kernels of a task on one GPU; launches are queued on torch's current stream."""
+    """The kernels of a task on one GPU; launches are queued with torch's current stream."""
 
     def __init__(self, spec: TransformerSpec, device: torch.device, variant: Variant | None = None) -> None:
         core = import_module("cuda.core")
@@ -180,6 +191,7 @@ class CudaKernels:
             self.examples_at_once = variant.shared_memory(spec).examples_at_once
             architecture = f"sm_{properties.major}{properties.minor}"
             self._kernels: dict[str, tuple[Any, int, int]] = {}
+            self._beside = torch.cuda.Stream(self.device)
             needs = torch.zeros(4, dtype=torch.int32, device=self.device)
             with ThreadPoolExecutor() as pool:  # compiling takes seconds
                 compiled = pool.map(lambda kind: _machine_code(kind.kernel, spec, architecture, variant), _KERNELS)
@@ -194,33 +206,37 @@ class CudaKernels:
                 kernel = code.get_kernel(name)
                 self._kernels[name] = kernel, threads, shared_bytes
                 _allow_shared_memory(kernel, shared_bytes, self.device.index)
+            kernel, threads, shared_bytes = self._kernels[TrainArguments.kernel]
+            blocks = kernel.occupancy.max_active_blocks_per_multiprocessor(threads, shared_bytes)
+            self.models_at_once = max(blocks, 1) * properties.multi_processor_count
 
-    def launch(self, arguments: Arguments, models: int, parts: int) -> None:
-        kernel, threads, shared_bytes = self._kernels[arguments.kernel]
-        self._start(kernel, (models, parts), threads, shared_bytes, _pack(arguments, self.device))
+    def launch(self, *queue: Arguments) -> None:
+        """The models beyond the last full round of thread blocks have a stream of their own: what the others do next
+        takes the multiprocessors that they leave idle."""
+        models, current = len(queue[0].alive), torch.cuda.current_stream(self.device)
+        full = models - models % self.models_at_once
+        lanes = [(current, slice(0, full)), (self._beside, slice(full, models))]
+        lanes = [(stream, some) for stream, some in lanes if some.start < some.stop]
+        self._beside.wait_stream(current)
+        for arguments in queue:
+            kernel, threads, shared_bytes = self._kernels[arguments.kernel]
+            for stream, lane in lanes:
+                some = rows_of(arguments, lane)
+                with torch.cuda.stream(stream):
+                    self._start(kernel, (len(some.alive), some.parts), threads, shared_bytes, _pack(some, self.device))
+        current.wait_stream(self._beside)
 
     def _start(
-        self,
-        kernel: Any,
-        grid: tuple[int, int],
-        threads: int,
-        shared_bytes: int,
-        parameter: ctypes.Structure | ctypes.c_void_p,
+        self, kernel: Any, grid: tuple[int, int], threads: int, shared_bytes: int, parameter: _Parameter
     ) -> None:
         """Launches through the driver, since ``cuda.core.launch`` takes no structs; the driver copies the parameter."""
         driver = import_module("cuda.bindings.driver")
         parameters = (ctypes.c_void_p * 1)(ctypes.addressof(parameter))
         blocks, block = (*grid, 1), (threads, 1, 1)
         with torch.cuda.device(self.device):
-            (status,) = driver.cuLaunchKernel(
-                driver.CUfunction(int(kernel.handle)),
-                *blocks,
-                *block,
-                shared_bytes,
-                driver.CUstream(torch.cuda.current_stream(self.device).cuda_stream),
-                ctypes.addressof(parameters),
-                0,
-            )
+            stream = driver.CUstream(torch.cuda.current_stream(self.device).cuda_stream)
+            function, address = driver.CUfunction(int(kernel.handle)), ctypes.addressof(parameters)
+            (status,) = driver.cuLaunchKernel(function, *blocks, *block, shared_bytes, stream, address, 0)
         if status != driver.CUresult.CUDA_SUCCESS:
             raise RuntimeError(f"the GPU refused to start {grid[0]} × {grid[1]} thread blocks: {status.name}")
 
@@ -228,11 +244,8 @@ class CudaKernels:
 def _allow_shared_memory(kernel: Any, shared_bytes: int, device: int) -> None:
     """Lets a kernel use more shared memory than the 48 KiB that every kernel may use."""
     driver = import_module("cuda.bindings.driver")
-    (status,) = driver.cuKernelSetAttribute(
-        driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-        shared_bytes,
-        driver.CUkernel(int(kernel.handle)),
-        driver.CUdevice(device),
-    )
+    most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    own = driver.CUkernel(int(kernel.handle)), driver.CUdevice(device)
+    (status,) = driver.cuKernelSetAttribute(most, shared_bytes, *own)
     if status != driver.CUresult.CUDA_SUCCESS:
         raise RuntimeError(f"the GPU refused {shared_bytes} bytes of shared memory per thread block: {status.name}")

@@ -40,8 +40,8 @@ class _Kernels(Protocol):
     workspace_words: int  # 32-bit words of device memory that training one model needs for itself
     examples_at_once: int  # examples, or packs of short texts, that a thread block trains on at a time
 
-    def launch(self, arguments: Arguments, models: int, parts: int) -> None:
-        """Starts ``models × parts`` thread blocks of the kernel that takes these arguments."""
+    def launch(self, *queue: Arguments) -> None:
+        """Starts the kernels that take these arguments, for every model one after the other."""
         ...
 
 
@@ -67,6 +67,15 @@ class FusedEngine(Engine):
         self.seeds = torch.tensor([config.seed for config in configs]).to(torch.uint32).to(self.device)
 
     def train_epoch(self, state: PopulationState) -> Float64[Tensor, " P"]:
+        training = self._training(state)
+        self.kernels.launch(training)
+        return training.losses
+
+    def train_and_test(self, state: PopulationState) -> tuple[Float64[Tensor, " P"], Measured]:
+        training = self._training(state)
+        return training.losses, self.evaluate(state.weights, state.alive, self.task.test, after=[training])
+
+    def _training(self, state: PopulationState) -> TrainArguments:
         rows = self.training_rows
         batches = epoch_batches(rows.rows, self.protocol, state.epoch, rows.per_epoch).to(self.device)
         prepared = _epoch_examples(self.inputs, batches)
@@ -74,8 +83,7 @@ class FusedEngine(Engine):
         first_step = state.epoch * len(batches)
         rates = [self.protocol.learning_rate(config.learning_rate, state.epoch) for config in self.configs]
         self.rules[:, 0] = torch.tensor(rates)
-        losses = torch.zeros(len(self.configs), dtype=torch.float64, device=self.device)
-        arguments = TrainArguments(
+        return TrainArguments(
             tokens=prepared.tokens,
             facts=prepared.facts,
             positions=self.positions,
@@ -91,18 +99,22 @@ class FusedEngine(Engine):
             workspace=self.workspace,
             packs=packs,
             pack_counts=counts,
-            losses=losses,
+            losses=torch.zeros(len(self.configs), dtype=torch.float64, device=self.device),
             steps=len(batches),
             batch=self.protocol.batch_size,
             first_step=first_step,
         )
-        self.kernels.launch(arguments, models=len(self.configs), parts=1)
-        return losses
 
     def evaluate(
-        self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples, *, exact: bool = False
+        self,
+        weights: Float[Tensor, "P d"],
+        alive: Bool[Tensor, " P"],
+        examples: Examples,
+        *,
+        exact: bool = False,
+        after: Sequence[Arguments] = (),
     ) -> Measured:
-        """By products of halves, unless it is exact."""
+        """By products of halves, unless it is exact; each model after the kernels that are started with it."""
         if examples is self.task.test and not exact:
             prepared = self.test_examples
         else:
@@ -122,7 +134,7 @@ class FusedEngine(Engine):
             part_size=_EXAMPLES_PER_PART,
             parts=parts,
         )
-        self.kernels.launch(arguments, models=len(self.configs), parts=parts)
+        self.kernels.launch(*after, arguments)
         dead, answers = torch.where(alive, 0.0, torch.nan), examples.labels.numel()
         return correct.sum(dim=1).double() / answers + dead, losses.sum(dim=1) / answers + dead
 

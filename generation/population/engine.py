@@ -184,3 +184,7 @@ class Engine(ABC):
 
         ``exact``: in float32 throughout, as the numbers stored with a checkpoint are.
         """
+
+    def train_and_test(self, state: PopulationState) -> tuple[Float64[Tensor, " P"], Measured]:
+        """The next epoch and its losses, then accuracy and mean loss on the test split."""
+        return self.train_epoch(state), self.evaluate(state.weights, state.alive, self.task.test)

@@ -84,8 +84,7 @@ class PopulationTrainer:
     def train_epoch(self) -> None:
         """One epoch of training for every run that is alive, then its evaluation and its checkpoints."""
         with self._timed():
-            train_loss = self.engine.train_epoch(self.state)
-            accuracy, test_loss = self.engine.evaluate(self.state.weights, self.state.alive, self.task.test)
+            train_loss, (accuracy, test_loss) = self.engine.train_and_test(self.state)
         self._record(train_loss, accuracy, test_loss)
 
     def _record(self, train_loss: Tensor, accuracy: Tensor, test_loss: Tensor) -> None:

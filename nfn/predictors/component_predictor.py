@@ -6,7 +6,6 @@ choice of components can be read.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -45,7 +44,7 @@ class ComponentPredictor(Predictor):
         owned = self.spec.components[component]
         size, embeds = owned.stop - owned.start, component == "embedding"
         network = linear(size, widths[-1], generator) if embeds else dense([size, *widths], generator)
-        return ComponentReader(partial(_component_weights, component=component), network), widths[-1]
+        return ComponentReader(lambda weights: weights.flat()[..., owned], network), widths[-1]
 
     def logits_of(self, inputs: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch"]:
         batch = inputs.shape[:-1]
@@ -71,11 +70,6 @@ class ComponentReader(nn.Module):
 
     def forward(self, weights: TransformerWeights) -> Tensor:
         return self.network(self.features(weights))
-
-
-def _component_weights(weights: TransformerWeights, component: Component) -> Float[Tensor, "*batch size"]:
-    """The flattened weights of one component. A view."""
-    return weights.flat()[..., weights.spec.components[component]]
 
 
 def _check_components(spec: TransformerSpec, components: Sequence[str] | None) -> tuple[Component, ...]:

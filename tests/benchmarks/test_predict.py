@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 import nfn
 import zoo
@@ -73,7 +74,7 @@ def test_the_card_says_what_the_stored_predictor_reaches(fitted: Path, tiny_zoo:
 def joint(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A zoo with one seed and with a seed for each run, and a predictor of both, fitted for one epoch."""
     folder = tmp_path_factory.mktemp("joint")
-    for seeds, count in (("shared", 24), ("distinct", 20)):
+    for seeds, count in (("shared", 40), ("distinct", 36)):
         fabricate_shard(folder / "runs", TINY_MNIST, count=count, seeds=seeds)
     publish(folder / "runs", folder / "zoo")
     path = folder / "mnist.safetensors"
@@ -110,18 +111,29 @@ def test_one_predictor_is_fitted_on_several_configs_and_tested_on_each(joint: tu
     assert ", mnist, test: " in capsys.readouterr().out, "the first that it was fitted on"
 
 
-def test_the_interval_is_made_for_seeds_of_ones_own(joint: tuple[Path, Path]) -> None:
+def test_the_interval_is_made_for_seeds_of_ones_own_and_configurations_that_were_not_fitted_on(
+    joint: tuple[Path, Path],
+) -> None:
     folder, path = joint
     predictor = nfn.load_pretrained(path)
+    trained = [zoo.open(folder, config, split="train").metadata for config in ("mnist", "mnist-seeds")]
+    known = pd.MultiIndex.from_frame(pd.concat(trained)[list(CONFIGURATION)])
 
-    def interval(config: str) -> ConformalInterval:
-        rows = zoo.open(folder, config, split="validation")
-        truth = torch.from_numpy(rows.metadata["test_accuracy"].to_numpy(copy=True))
-        return ConformalInterval.fit(predictor(rows.weights(slice(None))).detach(), truth)
+    def interval(config: str, *, unseen: bool) -> tuple[int, Tensor]:
+        reader = zoo.open(folder, config, split="validation")
+        new = ~pd.MultiIndex.from_frame(reader.metadata[list(CONFIGURATION)]).isin(known)
+        rows = np.flatnonzero(new) if unseen else np.arange(len(reader))
+        truth = torch.from_numpy(reader.metadata["test_accuracy"].to_numpy(copy=True))[rows]
+        return len(rows), ConformalInterval.fit(predictor(reader.weights(rows)).detach(), truth).half_widths
 
-    assert predictor.card["interval"]["config"] == ["mnist-seeds"]
-    torch.testing.assert_close(predictor.interval.half_widths, interval("mnist-seeds").half_widths, atol=1e-3, rtol=0)
-    assert not torch.allclose(predictor.interval.half_widths, interval("mnist").half_widths, atol=1e-3, rtol=0)
+    card = predictor.card["interval"]
+    rows, half_widths = interval("mnist-seeds", unseen=True)
+    assert (card["config"], card["configurations"], card["rows"]) == (["mnist-seeds"], "unseen", rows)
+    torch.testing.assert_close(predictor.interval.half_widths, half_widths, atol=1e-3, rtol=0)
+    for _, others in (interval("mnist", unseen=True), interval("mnist-seeds", unseen=False)):
+        assert predictor.interval.half_widths.shape != others.shape or not torch.allclose(
+            half_widths, others, atol=1e-3
+        )
 
 
 def test_a_run_of_two_configs_is_on_one_side_of_every_split() -> None:

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
 from itertools import product
@@ -135,12 +136,16 @@ def test_a_run_has_the_same_bytes_alone_in_company_and_whatever_the_order_of_war
     def result(configs: list[RunConfig], schedule: int) -> Tensor:
         fused = engine(configs, task, schedule)
         state = PopulationState.initial(task.spec, configs, fused.device)
-        losses = fused.train_epoch(state)
+        losses, measured = fused.train_and_test(state)
         row = configs.index(run)
-        return torch.cat([state.weights[row], state.first[row], state.second[row], losses[row, None].float()])
+        numbers = [column[row, None] for column in (losses, *measured)]
+        return torch.cat([state.weights[row], state.first[row], state.second[row], *numbers])
 
     alone = result([run], schedule=0)
-    assert torch.equal(alone, result([run], schedule=0))
+    fused = engine([run], task)
+    state = PopulationState.initial(task.spec, [run], fused.device)
+    one_by_one = fused.train_epoch(state), *fused.evaluate(state.weights, state.alive, fused.task.test)
+    assert torch.equal(alone, torch.cat([state.weights[0], state.first[0], state.second[0], *one_by_one]))
     assert torch.equal(alone, result([run], schedule=1))
     assert torch.equal(alone, result(company, schedule=2))
 
@@ -169,6 +174,42 @@ def test_the_best_variant_is_the_first_that_fits() -> None:
     assert best_variant(MNIST, 227 * kib, (8, 0)) == best_variant(MNIST, 163 * kib, (8, 0)) == _VARIANTS[1]
     assert best_variant(MNIST, 99 * kib, (8, 6)) == best_variant(MNIST, 99 * kib, (12, 0)) == _SMALLEST
     assert best_variant(MNIST, 64 * kib, (7, 5)) is None
+
+
+def test_models_beyond_the_last_full_round_of_thread_blocks_have_a_stream_of_their_own(
+    tasks: dict[str, TaskData], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five models on a GPU that trains two at once, without the GPU: what starts, on which stream, in which order."""
+    started: list[object] = []
+
+    class Stream(nullcontext):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
+        def __enter__(self) -> None:
+            started.append(self.name)
+
+        def wait_stream(self, other: "Stream") -> None:
+            started.append(f"{self.name} waits for {other.name}")
+
+    kernels = object.__new__(CudaKernels)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Stream("first"))
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
+    monkeypatch.setattr(kernels, "_start", lambda *arguments: started.append(arguments[:2]), raising=False)
+    kernels.device, kernels.workspace_words, kernels.examples_at_once = torch.device("cpu"), 1, 3
+    kernels.models_at_once = 2
+    monkeypatch.setattr(kernels, "_beside", Stream("second"), raising=False)
+    kernels._kernels = {name: (name, 32, 0) for name in ("train_epoch", "evaluate")}
+    runs = [config("mnist", seed=seed) for seed in range(5)]
+    fused = FusedEngine(runs, tasks["mnist"], kernels)
+    fused.train_and_test(PopulationState.initial(MNIST, runs, kernels.device))
+    assert started == [
+        "second waits for first",
+        *("first", ("train_epoch", (4, 1)), "second", ("train_epoch", (1, 1))),
+        *("first", ("evaluate", (4, 1)), "second", ("evaluate", (1, 1))),
+        "first waits for second",
+    ]
 
 
 def test_a_dead_run_is_left_as_it_is(tasks: dict[str, TaskData], engine: MakeEngine) -> None:
@@ -502,6 +543,7 @@ class TestOnAGpu:
 
     @pytest.mark.parametrize("name", ["mnist", "agnews", "shakespeare"])
     def test_the_same_bytes_in_populations_of_1_8_and_300(self, name: str) -> None:
+        """Those that do not fill a round of thread blocks train on a stream of their own: the last of the 300."""
         task = few_examples(name, 640, 60)
         protocol = Protocol(epochs=1, warmup_epochs=1, batch_size=128)
         optimizers = list(RATES)
@@ -510,13 +552,15 @@ class TestOnAGpu:
         def result(configs: list[RunConfig]) -> Tensor:
             fused = make_engine("fused", configs, task, self.device)
             state = PopulationState.initial(task.spec, configs, fused.device)
-            fused.train_epoch(state)
-            return torch.stack([state.weights[0], state.first[0], state.second[0]])
+            losses, measured = fused.train_and_test(state)
+            measured_again = fused.evaluate(state.weights, state.alive, fused.task.test)
+            torch.testing.assert_close(measured, measured_again, rtol=0, atol=0, equal_nan=True)
+            numbers = torch.stack([losses, *measured], dim=1)
+            return torch.cat([state.weights, state.first, state.second, numbers], dim=1)
 
-        alone = result(runs[:1])
-        assert torch.equal(alone, result(runs[:1]))
-        assert torch.equal(alone, result(runs[:8]))
-        assert torch.equal(alone, result(runs))
+        together = result(runs)
+        for some in slice(1), slice(8), slice(-40, None):
+            torch.testing.assert_close(result(runs[some]), together[some], rtol=0, atol=0, equal_nan=True)
 
     @pytest.mark.parametrize("name", ["mnist", "agnews", "shakespeare"])
     def test_two_hundred_steps_follow_the_torch_engine(self, name: str) -> None:
