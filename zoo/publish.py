@@ -234,7 +234,7 @@ def report(out: Path) -> None:
     """Prints what a published zoo holds."""
     zoo = PublishedZoo.read(out)
     for name, config in zoo.configs.items():
-        counts = ", ".join(f"{rows:,} {split}" for split, rows in config.rows.items())
+        counts = ", ".join(f"{config.rows[split]:,} {split}" for split in SPLITS)
         states = ", ".join(f"{runs:,} {status}" for status, runs in config.runs.items())
         print(printable(f"{name}: {counts} rows; runs: {states}"))
         for split in SPLITS:

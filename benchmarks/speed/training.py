@@ -4,6 +4,7 @@ synchronize, repeat; a row has the median and the spread."""
 import gc
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from statistics import median
 from timeit import timeit
@@ -130,6 +131,8 @@ def _population(
     kinds = zip(range(models), itertools.cycle(OPTIMIZERS), itertools.cycle(_DROPOUTS), strict=False)
     shared = options.seeds == SHARED_SEED
     runs = [_run(config, optimizer, dropout, 0 if shared else number) for number, optimizer, dropout in kinds]
+    protocol = runs[0].protocol.lasting(max(runs[0].protocol.epochs, options.repeats + 2))
+    runs = [replace(run, protocol=protocol) for run in runs]
     spec = options.applied_to(SPECS[config])
     task = _random_task(spec, steps * runs[0].protocol.batch_size, tests)
     engine = make_engine(engine_name, runs, task, device, variant=kernels and variant_named(kernels))
@@ -253,7 +256,6 @@ def _steps(config: str, device: torch.device, batch: int, repeats: int) -> Itera
         for (variant, seeds, as_graph), seconds in times.items():
             ms = [value * 1e3 for value in seconds]
             setting: Setting = {"batch": batch, "channels": [10], "seeds": seeds, "cuda_graph": as_graph}
-            setting |= {"best_ms": min(ms)}
             yield speed_row("nfn", config, variant, metric, ms, setting=setting, device=device)
 
 
@@ -288,8 +290,7 @@ def _fits(config: str, device: torch.device, repeats: int) -> Iterator[Result]:
         ("fit_of_1400_seconds", partial(fit, False), 0),
     ):
         seconds = measure({metric: call}, repeats=repeats, warmup=warmup)[metric]
-        setting: Setting = {"best_seconds": min(seconds)}
-        yield speed_row("nfn", config, "gauge_nfn", metric, seconds, setting=setting, device=device)
+        yield speed_row("nfn", config, "gauge_nfn", metric, seconds, device=device)
 
 
 def _cases(options: Any, tasks: Iterable[str]) -> list[tuple[str, torch.device]]:

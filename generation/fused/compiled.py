@@ -83,10 +83,11 @@ class MeasureArguments(EvaluateArguments):
 Arguments = TrainArguments | EvaluateArguments
 
 
-def rows_of(arguments: Arguments, models: slice) -> Arguments:
+def _rows_of(arguments: Arguments, models: slice) -> Arguments:
     """The arguments for some of the models: views of the tensors that have one row for each."""
     shapes = {field.name: getattr(field.type, "dim_str", "") for field in fields(arguments)}
-    per_model = (name for name, shape in shapes.items() if shape.split()[:1] == ["models"])
+    per_model = [name for name, shape in shapes.items() if shape.split()[:1] == ["models"]]
+    assert all(field.name in per_model or "models" not in str(field.type) for field in fields(arguments))
     return replace(arguments, **{name: getattr(arguments, name)[models] for name in per_model})
 
 
@@ -221,7 +222,7 @@ class CudaKernels:
         for arguments in queue:
             kernel, threads, shared_bytes = self._kernels[arguments.kernel]
             for stream, lane in lanes:
-                some = rows_of(arguments, lane)
+                some = _rows_of(arguments, lane)
                 with torch.cuda.stream(stream):
                     self._start(kernel, (len(some.alive), some.parts), threads, shared_bytes, _pack(some, self.device))
         current.wait_stream(self._beside)

@@ -85,6 +85,13 @@ def test_another_transformer_is_timed_under_its_own_name(monkeypatch: pytest.Mon
     assert all((row.setting["dim"], row.setting["heads"], row.setting["blocks"]) == (32, 1, 1) for row in stored)
 
 
+def test_more_epochs_are_timed_than_the_protocol_has(monkeypatch: pytest.MonkeyPatch, stored: list[Result]):
+    monkeypatch.setattr(training, "_SINGLE_STEPS", 1)
+    words = ["--config", "shakespeare", "--device", "cpu", "--models", "1", "--steps", "1", "--repeats", "20"]
+    main(["generation", *words])
+    assert [row.n for row in stored] == [20] * 4
+
+
 def test_a_variant_that_cannot_run_here_is_refused_in_one_line(
     monkeypatch: pytest.MonkeyPatch, stored: list[Result], capsys: pytest.CaptureFixture[str]
 ):

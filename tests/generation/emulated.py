@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from generation.fused.compiled import _KERNELS, _SOURCES, Arguments, TrainArguments, _layout, _macros, _pack, rows_of
+from generation.fused.compiled import _KERNELS, _SOURCES, Arguments, TrainArguments, _layout, _macros, _pack, _rows_of
 from generation.fused.variants import _LARGEST, Variant
 from zoo.storage.atomic import exclusive
 from zoo.transformer.spec import TransformerSpec
@@ -64,7 +64,7 @@ class EmulatedKernels:
         """The second half of the models does everything before the first one begins."""
         half = len(queue[0].alive) // 2
         for models in slice(half, None), slice(half):
-            for arguments in (rows_of(whole, models) for whole in queue):
+            for arguments in (_rows_of(whole, models) for whole in queue):
                 emulate = getattr(self.library, f"emulate_{arguments.kernel}")
                 grid, parameter = (len(arguments.alive), arguments.parts), _pack(arguments, self.device)
                 emulate(*grid, ctypes.c_uint64(self.schedule), ctypes.byref(parameter))

@@ -48,7 +48,7 @@ def main() -> None:
         state = PopulationState.initial(task.spec, runs, engine.device)
         state.alive[-1] = False
         for _ in range(protocol.epochs):
-            engine.train_epoch(state)
+            engine.train_and_test(state)
         for exact in (False, True):
             accuracy, loss = engine.evaluate(state.weights, state.alive, engine.task.test, exact=exact)
             torch.cuda.synchronize()

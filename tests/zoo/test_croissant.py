@@ -73,8 +73,12 @@ def test_what_is_stated_is_in_card_and_croissant_and_survives_a_join(tmp_path, c
     assert "creator" not in joined, "only one of the two states it"
     assert {each["@id"] for each in joined["recordSet"]} == {"mnist-runs", "my-digits-runs"}
     assert _verify(tmp_path / "both") == []
-    for wrong in (["--license", "my own\nlicense: mit"], ["--date-published", "yesterday"]):
-        assert refusal(publish, [str(tmp_path / "others"), str(tmp_path / "out"), *wrong], capsys).startswith("error: ")
+    for option, wrong, fault in (
+        ("--license", "my own\nlicense: mit", "a license is a name such as mit"),
+        ("--date-published", "2026-13-01", "date_published is a day, YYYY-MM-DD: month must be in 1..12"),
+    ):
+        line = refusal(publish, [str(tmp_path / "others"), str(tmp_path / "out"), option, wrong], capsys)
+        assert line.startswith(f"error: {fault}")
     assert not (tmp_path / "out").exists()
 
 

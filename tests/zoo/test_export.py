@@ -47,6 +47,12 @@ def test_the_name_of_a_file_decides_its_format(reader, zoo_folder, tmp_path):
     assert torch.equal(zoo.TransformerWeights.from_state_dict(reader.spec, state).flat(), reader.weights(100))
 
 
+def test_a_folder_may_have_a_dot_in_its_name(reader, zoo_folder, tmp_path):
+    (tmp_path / "v1.0").mkdir()
+    main([str(zoo_folder), "mnist", str(tmp_path / "v1.0"), "--where", one(reader, 100)])
+    assert [path.suffix for path in (tmp_path / "v1.0").iterdir()] == [".safetensors"]
+
+
 def test_a_selection_as_state_dicts_that_the_model_loads(reader, zoo_folder, tmp_path, capsys):
     where = "optimizer == 'adam' and checkpoint == 'best'"
     main([str(zoo_folder), "mnist", str(tmp_path / "adam"), "--format", "torch", "--where", where])
