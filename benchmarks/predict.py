@@ -121,8 +121,8 @@ class _Ranker:
         """A title, which names what is predicted where that is not the accuracy, and the checkpoints, the best
         predictions first, with the ends of the intervals, NaN where there are none.
 
-        ``table`` has the name of each (``checkpoint``), its ``run``, and the label that was ``measured``, NaN where it
-        is not known.
+        ``table`` has the name of each (``checkpoint``), its ``run``, what a bootstrap draws (``unit``) if not that, and
+        the label that was ``measured``, NaN where it is not known.
         """
         predicted = torch.cat([self.predictor(part) for part in weights.split(READ_AT_ONCE)])
         low, high = (torch.full_like(predicted, math.nan),) * 2 if self.interval is None else self.interval(predicted)
@@ -136,11 +136,11 @@ def _verdict(ranking: pd.DataFrame) -> str:
     """Kendall's τ of the ranking, where at least two accuracies were measured."""
     known = ranking[np.isfinite(ranking["measured"])]
     predicted, truth, low, high = (known[name].to_numpy() for name in ("predicted", "measured", "low", "high"))
-    runs = np.unique(known["run"].to_numpy(dtype=str), return_inverse=True)[1]
-    tau, interval = tau_with_interval(predicted, truth, runs)
+    units = np.unique(known.get("unit", known["run"]).to_numpy(dtype=str), return_inverse=True)[1]
+    tau, interval = tau_with_interval(predicted, truth, units)
     if math.isnan(tau):
         return "nothing was measured, or it cannot be ranked"
-    counts = f"{len(truth):,} measured checkpoints of {len(np.unique(runs)):,} runs"
+    counts = f"{len(truth):,} measured checkpoints of {known['run'].nunique():,} runs"
     line = f"Kendall's τ on {counts}: {with_interval(tau, interval)}"
     if np.isnan(low).any():
         return line
@@ -168,7 +168,9 @@ def _zoo_ranking(path: str, options: _Options) -> tuple[str, pd.DataFrame]:
     rows = Checkpoints.read(reader, "all", torch.device("cpu"), options.where, ranker.label)
     names = rows.metadata["run_id"].astype(str) + " " + rows.metadata["checkpoint"].astype(str)
     measured = direction_of(ranker.label) * rows.truth().astype(np.float64)
-    columns = {"checkpoint": names, "run": rows.runs, "measured": measured}
+    # runs of one configuration are alike: a bootstrap draws them together, as in every table
+    units = rows.runs if reader.details.repeats is None else rows.configurations()
+    columns = {"checkpoint": names, "run": rows.runs, "unit": units, "measured": measured}
     return ranker.rank(f"{path}, {reader.config}, {reader.split}", rows.weights, columns)
 
 

@@ -5,7 +5,7 @@ python -m benchmarks.pretrain --zoo DIR --config mnist mnist-seeds --out nfn/pre
 Gauge-NFN by its own recipe; for language models, whose invariants would take a file of 70 MB, Response-NFN. Several
 configs of one task are joined. The interval is calibrated on validation rows of those with a seed for each run, since
 whoever uses the predictor has other seeds, and of configurations that no training row has, since the others are
-predicted better; on all where there are none of these. The file as stored is tested once on the test split of each
+predicted better; on all where these are too few for a bin. The file as stored is tested once on the test split of each
 config. `nfn.load_pretrained` and `benchmarks.predict` read it.
 """
 
@@ -46,7 +46,6 @@ from collections.abc import Iterator, Sequence
 from functools import reduce
 from importlib import metadata
 
-import jinja2
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -57,8 +56,9 @@ from benchmarks.models.registry import builder, known_models
 from benchmarks.models.training import RECIPES, train_together
 from benchmarks.results import current_commit, describe_device
 from benchmarks.statistics import kendall_tau, tau_with_interval
+from benchmarks.tables import environment
 from nfn import Pretrained, load_pretrained
-from nfn.predictors.conformal import LEVEL, ConformalInterval
+from nfn.predictors.conformal import LEVEL, ROWS_PER_BIN, ConformalInterval
 from nfn.predictors.storage import CARD_SUFFIX, save_pretrained
 from nfn.training import READ_AT_ONCE
 from zoo.device import choose_device
@@ -68,10 +68,8 @@ from zoo.format.schema import direction_of
 from zoo.format.splits import SPLITS
 from zoo.reading.locate import choose_configs, find_folder
 from zoo.storage.atomic import write_atomically
-from zoo.tasks.toml_text import toml_value
 from zoo.transformer.spec import differences
 
-_TEMPLATE = Path(__file__).parent / "templates" / "predictor.toml.j2"
 _MAX_FILE = 5_000_000
 
 
@@ -150,15 +148,6 @@ def _tests(
         yield {"config": data.config, "configurations": "unseen", **_measured(new, pretrained)}
 
 
-def _card(**known: Any) -> bytes:
-    """Everything needed to use the file, or to make it again, as TOML."""
-    environment = jinja2.Environment(
-        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
-    )
-    environment.filters["toml"] = toml_value
-    return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(known).encode()
-
-
 def _replace_pair(path: Path, predictor: bytes, card: bytes) -> None:
     """Writes a predictor and its card. Two files cannot change at once: killed in between, there is no card.
 
@@ -189,7 +178,8 @@ def main(options: _Options) -> None:
     runs = np.concatenate([data.validation.runs for data in calibrated])
     rows = validation.take(np.flatnonzero(np.isin(validation.runs, runs)))
     unseen = rows.apart_from((), train.hyperparameters)
-    rows = unseen if len(unseen) else rows
+    enough = len(unseen) >= ROWS_PER_BIN
+    rows = unseen if enough else rows
     sides = (direction_of(rows.label) * side for side in (fitted.predict(rows), rows.truth()))
     interval = ConformalInterval.fit(*map(torch.from_numpy, sides))
     with tempfile.TemporaryDirectory(prefix="pretrain-") as scratch:
@@ -197,13 +187,14 @@ def main(options: _Options) -> None:
         size = save_pretrained(fitted.predictor, interval, file, rows.label)
         pretrained = load_pretrained(file)
         tests = [test for config in configs for test in _tests(joined, *config, fitted, pretrained)]
-        card = _card(
+        template = environment().get_template("predictor.toml.j2")
+        card = template.render(
             name=file.stem,
             zoo=Path(options.zoo).name,
             configs=parts,
             calibrated=calibrated,
             calibration=rows,
-            unseen=len(unseen) > 0,
+            unseen=enough,
             train=train,
             validation=validation,
             model=model,
@@ -218,7 +209,7 @@ def main(options: _Options) -> None:
             torch=metadata.version("torch"),
             commit=current_commit(),
         )
-        _replace_pair(options.out, file.read_bytes(), card)
+        _replace_pair(options.out, file.read_bytes(), card.encode())
     if size > _MAX_FILE:
         print(f"note: {options.out} has {size:,} bytes; the package takes at most {_MAX_FILE:,}", file=sys.stderr)
     for test in tests:

@@ -46,7 +46,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks import results
-from benchmarks.data import BenchmarkData, Checkpoints
+from benchmarks.data import MIN_ROWS, BenchmarkData, Checkpoints, require_rows
 from benchmarks.models.registry import builder, check_models, known_models, own_models
 from benchmarks.results import Result, ResultIndex
 from benchmarks.statistics import bootstrap_taus, resample_runs, tau_or_zero
@@ -160,6 +160,7 @@ def _measure(options: _Options, config: str, models: Sequence[str]) -> list[Resu
     device, where = choose_device(options.device), Selection.parse(options.where)
     data = BenchmarkData.from_zoo(options.zoo, config, checkpoint="all", where=where, device=device)
     seen = (data.train, data.validation)
+    require_rows(config, {"validation": len(data.validation)}, MIN_ROWS)
     recipes = data.train.metadata
     asked = {name: _edges(recipes, name) for name in (*CONFIGURATION, "epoch") if len(set(recipes[name])) > 1}
     classes, answers = [len(edges) + 1 for edges in asked.values()], [_answers(asked, rows) for rows in seen]
@@ -170,7 +171,8 @@ def _measure(options: _Options, config: str, models: Sequence[str]) -> list[Resu
         features = [read(rows) for rows in seen]
         fitted[model] = read, [_fit(features, answers, present, seed, options.epochs) for seed in range(options.seeds)]
     test = data.open_test()
-    truths, counts = _answers(asked, test).cpu().numpy(), resample_runs(test.runs)
+    units = test.configurations() if data.repeats else test.runs
+    truths, counts = _answers(asked, test).cpu().numpy(), resample_runs(units)
     setting = {"zoo": data.fingerprint, "epochs": options.epochs}
     setting |= {} if options.where == _ALL else {"where": options.where}
     measured: list[Result] = []
@@ -196,7 +198,7 @@ def _measure(options: _Options, config: str, models: Sequence[str]) -> list[Resu
                 places = torch.arange(max(classes), dtype=torch.float64)
                 expected = [(head.softmax(-1) @ places).numpy() for head in heads]
                 taus = [tau_or_zero(each, values) for each in expected]
-                resampled = bootstrap_taus(expected, values, counts, units=test.runs)
+                resampled = bootstrap_taus(expected, values, counts, units=units)
                 add(name, "tau", taus, resampled, model=model)
     return measured
 

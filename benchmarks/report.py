@@ -202,10 +202,7 @@ class _Contents:
             "census": lambda: census_table(self.rows("census")),
             "accuracies": lambda: render_table("accuracies", runs=self.final_runs()),
             "speed": lambda: render_table("speed", rows=self.rows("speed.generation", "speed.nfn", "speed.loader")),
-            "fidelity": lambda: render_table("fidelity", rows=self.rows("fidelity")),
-            "merge": lambda: render_table("merge", rows=self.rows("merge")),
-            "fresh": lambda: render_table("fresh", rows=self.rows("fresh")),
-            "curves": lambda: render_table("curves", rows=self.rows("curves"), reads=READS),
+            "of_rows": lambda layout: render_table(layout, rows=self.rows(layout), reads=READS),
             "inputs": self.inputs,
             "recipes": partial(self.table, "recipe", label="test_accuracy"),  # these rows have no label
             "pretrained": lambda: render_table("pretrained", named={n: load_pretrained(n) for n in pretrained_names()}),

@@ -179,6 +179,8 @@ def _kept(config: str, options: _Table) -> dict[str, BenchmarkData]:
     if not folder.is_dir():
         raise ValueError(f"{folder} holds no features: run `python -m benchmarks.scale read RUNS`")
     rows, device = pq.read_table(folder).to_pandas(), choose_device(options.device)
+    if absent := {"run_id", "task", "test_accuracy", *CONFIGURATION, *_STORED}.difference(rows):
+        raise ValueError(f"{folder} was not written by `benchmarks.scale read`: it has no {', '.join(sorted(absent))}")
     metadata = rows[["run_id", *CONFIGURATION]].assign(goodness=rows["test_accuracy"])
     splits = np.array(splits_of(rows.__getitem__, repeats=False))
     places = {name: np.flatnonzero(splits == name) for name in SPLITS}

@@ -136,11 +136,14 @@ def bootstrap_taus(
 def tau_with_interval(predicted: _Values, truth: _Values, units: _Numbers) -> tuple[float, tuple[float, float] | None]:
     """τ of one prediction, and its interval over units: runs or configurations.
 
-    A constant prediction ranks nothing and counts as 0. τ is NaN where there is nothing to rank.
+    A constant prediction ranks nothing and counts as 0. τ is NaN where there is nothing to rank. One unit alone has no
+    interval: its resamples are all the same.
     """
     if is_constant(truth):
         return math.nan, None
     tau = tau_or_zero(predicted, truth)
+    if len(np.unique(units)) < 2:
+        return tau, None
     return tau, interval_of(bootstrap_taus([predicted], truth, resample_runs(units), units=units))
 
 

@@ -26,6 +26,7 @@ from benchmarks.results import Result, ResultIndex, Value
 from zoo.checked import printable
 from zoo.format.splits import SPLITS
 from zoo.storage.atomic import write_atomically
+from zoo.tasks.toml_text import toml_value
 from zoo.terminal import plain_markdown
 from zoo.transformer.spec import COMPONENTS
 
@@ -41,7 +42,7 @@ _LAYOUTS = Path(__file__).parent / "templates" / "tables"
 
 def render_table(layout: str, indexes: Mapping[str, ResultIndex] | None = None, **values: Any) -> str:
     """The text of a layout: one table or more, and notes on them. Blank lines at its ends do not count."""
-    text = _environment().get_template(f"{layout}.md.j2").render(indexes=indexes, **values)
+    text = environment().get_template(f"{layout}.md.j2").render(indexes=indexes, **values)
     return re.sub(r"\n{3,}", "\n\n", text).strip()
 
 
@@ -309,14 +310,15 @@ def _last_measured(
 
 
 @functools.cache
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
+def environment() -> jinja2.Environment:
+    """Of the layouts in templates/tables/, and of the card of a fitted predictor."""
+    made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_LAYOUTS), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     own = (each for each in globals().values() if inspect.isfunction(each) and each.__module__ == __name__)
     functions = {each.__name__.removeprefix("_"): each for each in (*own, known_models, plain_markdown)}
     trees = [name for name, model in MODELS.items() if not model.neural]
-    environment.filters |= functions
-    environment.globals |= functions | {"paper": paper, "MODELS": MODELS, "SIX_MODELS": SIX_MODELS, "TREES": trees}
-    environment.globals |= {"MODEL": MODEL, "MISSING": _MISSING, "SPLITS": SPLITS}
-    return environment
+    made.filters |= functions | {"toml": toml_value}
+    made.globals |= functions | {"paper": paper, "MODELS": MODELS, "SIX_MODELS": SIX_MODELS, "TREES": trees}
+    made.globals |= {"MODEL": MODEL, "MISSING": _MISSING, "SPLITS": SPLITS}
+    return made

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 LEVEL = 0.9
-_ROWS_PER_BIN, MOST_BINS = 25, 8
+ROWS_PER_BIN, MOST_BINS = 25, 8
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class ConformalInterval:
     def fit(cls, predicted: Float[Tensor, " n"], accuracy: Float[Tensor, " n"]) -> "ConformalInterval":
         if len(predicted) == 0:
             raise ValueError("an interval is fitted to rows beside the training rows: there are none")
-        bins = min(MOST_BINS, max(1, len(predicted) // _ROWS_PER_BIN))
+        bins = min(MOST_BINS, max(1, len(predicted) // ROWS_PER_BIN))
         order = predicted.argsort()
         rows_of_bins = order.tensor_split(bins)
         edges = [(predicted[below[-1]] + predicted[above[0]]) / 2 for below, above in pairwise(rows_of_bins)]

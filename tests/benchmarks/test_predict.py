@@ -74,7 +74,7 @@ def test_the_card_says_what_the_stored_predictor_reaches(fitted: Path, tiny_zoo:
 def joint(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A zoo with one seed and with a seed for each run, and a predictor of both, fitted for one epoch."""
     folder = tmp_path_factory.mktemp("joint")
-    for seeds, count in (("shared", 40), ("distinct", 36)):
+    for seeds, count in (("shared", 160), ("distinct", 300)):
         fabricate_shard(folder / "runs", TINY_MNIST, count=count, seeds=seeds)
     publish(folder / "runs", folder / "zoo")
     path = folder / "mnist.safetensors"
