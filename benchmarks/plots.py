@@ -1,6 +1,5 @@
 """The plots of the tables: predicted against true accuracy (fig:vis_agnews), τ by threshold, by rows and by zoo."""
 
-import colorsys
 import math
 from collections.abc import Mapping
 from itertools import pairwise
@@ -20,21 +19,16 @@ from benchmarks.trial import Trial, TrialStore
 from zoo.format.schema import direction_of
 from zoo.plots import new_figure, save
 
-_COLORS = ("#4878a8", "#6aa56e", "#b0803a", "#c2b03d", "#8c6d9e", "#7f7f7f", "#5aa9a3", "#d98cb3", "#c0504d", "#2f2f2f")
+_COLORS = (
+    *("#4878a8", "#6aa56e", "#b0803a", "#c2b03d", "#8c6d9e", "#7f7f7f", "#5aa9a3", "#d98cb3", "#c0504d", "#2f2f2f"),
+    *("#acb82e", "#9b2eb8", "#2eb873", "#b84a2e", "#2e3ab8", "#62b82e", "#b82e8a", "#2eb2b8", "#b8952e", "#6d2eb8"),
+    *("#2eb844", "#b82e3f", "#2e68b8", "#90b82e", "#b72eb8", "#2eb88f", "#b8672e", "#3f2eb8", "#45b82e", "#b82e6e"),
+)
 _INK, _LIGHT = "#1f3a5f", "#b8b8b8"
-_GOLDEN = (math.sqrt(5) - 1) / 2
 _BEYOND = 1.01  # where the stretched axis would be infinite
 _ACCURACY_TICKS = (0.1, 0.5, 0.8, 0.9, 0.95, 1.0)
 _TITLE_WIDTH = 34  # letters above a panel
 _CLOSE = 1.3  # times the number of training rows of the label before
-
-
-def _color_of(number: int) -> str:
-    """The color of a model by its number; past the list, hues that are a golden section of the circle apart."""
-    if number < len(_COLORS):
-        return _COLORS[number]
-    parts = colorsys.hls_to_rgb(number * _GOLDEN % 1, 0.45, 0.6)
-    return "#" + "".join(f"{round(255 * part):02x}" for part in parts)
 
 
 def _stretched(accuracy: np.ndarray) -> np.ndarray:
@@ -57,7 +51,7 @@ def scatter(outcomes: Mapping[str, Outcome], title: str, path: Path, label: str 
     lines = math.ceil(len(outcomes) / columns)
     figure = new_figure(2.7 * columns, 2.9 * lines)
     models = known_models()
-    colors = {name: _color_of(number) for number, name in enumerate(models)}
+    colors = {name: _COLORS[number % len(_COLORS)] for number, name in enumerate(models)}
     accuracies = label == "test_accuracy"
     scaled = _stretched if accuracies else lambda goodness: direction_of(label) * goodness
     values = np.concatenate([scaled(side) for each in outcomes.values() for side in (each.truth, each.predicted)])
@@ -81,7 +75,7 @@ def tau_by_threshold(index: ResultIndex, config: str, path: Path) -> Path:
     figure = new_figure(8.5, 4.2)
     axis = figure.subplots()
     for number, name in enumerate(known_models()):
-        color, shift = _color_of(number), (number - len(MODELS) / 2) * 0.4
+        color, shift = _COLORS[number % len(_COLORS)], (number - len(MODELS) / 2) * 0.4
         settings = {100 * threshold + shift: main_setting(name, threshold) for threshold in index.thresholds}
         if _points(axis, index, name, color, settings, "o-"):
             printed = paper.KENDALL.get(config, {}).get(name, {}) if index.whole else {}
@@ -99,7 +93,7 @@ def tau_by_rows(index: ResultIndex, config: str, path: Path) -> Path:
     axis = figure.subplots()
     sizes, end = sizes_of(index), end_of_curves(index)
     for number, (name, model) in enumerate(known_models().items()):
-        color, shift = _color_of(number), 1.015 ** (number - len(MODELS) / 2)
+        color, shift = _COLORS[number % len(_COLORS)], 1.015 ** (number - len(MODELS) / 2)
         settings = {count * shift: {"recipe": model.recipe, "rows": size} for size, count in sizes.items()}
         drawn = _points(axis, index, name, color, settings, "o")
         curve = curve_of(index, name, end) if drawn and end is not None else None

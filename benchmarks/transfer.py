@@ -18,15 +18,14 @@ from benchmarks.options import USUAL_MODELS, Models, TableOptions
 from zoo.command import Command, Option
 
 _Kind = Literal["checkpoints", "configs"]
+_KINDS: tuple[_Kind, ...] = get_args(_Kind)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Options(TableOptions):
     config: Annotated[tuple[str, ...] | None, Option("configs of the zoo (default: all)", "CONFIG")] = None
     models: Models = USUAL_MODELS
-    tested_on: Annotated[tuple[_Kind, ...], Option("which other test splits predictors are tested on")] = get_args(
-        _Kind
-    )
+    tested_on: Annotated[tuple[_Kind, ...], Option("which other test splits predictors are tested on")] = _KINDS
 
 
 _command = Command(__name__, "benchmarks.transfer", __doc__, _Options, lambda _: ("scipy",))
@@ -38,7 +37,7 @@ from zoo.reading.locate import find_folder
 
 
 def _targets(
-    zoo: PublishedZoo, config: str, fitted_at: str, configs: Sequence[str], kinds: Sequence[str] = get_args(_Kind)
+    zoo: PublishedZoo, config: str, fitted_at: str, configs: Sequence[str], kinds: Sequence[str] = _KINDS
 ) -> list[tuple[str, str]]:
     """Config and checkpoint of the other test splits: the config's own checkpoints, then configs that are alike."""
     details, targets = zoo.config(config), []

@@ -368,13 +368,13 @@ def _count_peak_memory(device: torch.device) -> Callable[[], float | None]:
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
-        before = memory_of_process("VmRSS")
+        before = _memory_of_process("VmRSS")
     except (OSError, AttributeError):
         return lambda: None
-    return lambda: max(0.0, memory_of_process("VmHWM") - before)
+    return lambda: max(0.0, _memory_of_process("VmHWM") - before)
 
 
-def memory_of_process(kind: str) -> float:
+def _memory_of_process(kind: str) -> float:
     """Megabytes, by one of the names that proc(5) has for them."""
     status = Path("/proc/self/status")
     for line in status.read_text().splitlines() if status.exists() else ():

@@ -7,6 +7,7 @@ ones run at once.
 """
 
 import platform
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,17 +21,12 @@ def choose_device(name: str) -> torch.device:
     """The device of this name; ``auto`` is the GPU where there is one. A device that torch cannot use is an error."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"unknown device {name!r}: cpu or cuda, or cuda:1 for a second GPU") from error
-    if device.type not in ("cpu", "cuda"):
+    known, count = re.fullmatch(r"cpu|cuda(?::(\d+))?", name), torch.cuda.device_count()
+    if known is None:
         raise ValueError(f"unknown device {name!r}: cpu or cuda, or cuda:1 for a second GPU")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ValueError(
-            f"there is no device {name!r}: torch sees {torch.cuda.device_count()} CUDA devices here, try cpu"
-        )
-    return device
+    if name != "cpu" and int(known[1] or 0) >= count:
+        raise ValueError(f"there is no device {name!r}: torch sees {count} CUDA devices here, try cpu")
+    return torch.device(name)
 
 
 def name_device(device: torch.device) -> str:

@@ -101,7 +101,6 @@ from torch import Tensor
 from benchmarks import results
 from benchmarks.results import Result, Setting
 from benchmarks.speed.training import gauge, generation, line_of, measure, nfn, speed_row
-from benchmarks.trial import memory_of_process
 from zoo.export import export_checkpoints
 from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
 from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo, split_file
@@ -114,7 +113,6 @@ from zoo.reading.reader import open_zoo
 from zoo.terminal import say
 
 _MIN_CHECKPOINTS, _ROWS_PER_FILE = 4_000, 512
-_PASSES = 10
 _LOADER_PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "datasets")
 
 
@@ -196,9 +194,6 @@ def _measure_ways(folder: Path, config: str, scratch: Path, repeats: int) -> Ite
     yield from (rate(name, seconds) for name, seconds in times.items())
     pairs = zip(times["bare memory read"], times["zoo.open"], strict=True)
     yield row("zoo.open", "share_of_bare_memory_read", [least / seconds for least, seconds in pairs])
-    say(f"streaming the zoo {_PASSES} times")
-    for name in ("zoo.open", "zoo.open, shuffled", "datasets, streaming Arrow"):
-        yield row(name, "memory_growth_megabytes", [_memory_growth(ways[name])])
     say("writing one .pt file per checkpoint and reading them twice: hundreds of times slower than zoo.open")
     files = export_checkpoints(reader, scratch / "pt", "torch")  # as the authors of the paper store their zoo
     slowest = "one .pt file each"
@@ -220,20 +215,6 @@ def _read_state_dicts(files: Sequence[Path]) -> Iterator[Tensor]:
     for start in range(0, len(files), ROWS_PER_BATCH):
         states = (torch.load(path, weights_only=True) for path in files[start : start + ROWS_PER_BATCH])
         yield torch.stack([torch.cat([tensor.flatten() for tensor in state.values()]) for state in states])
-
-
-def _memory_growth(way: Callable[[], Iterable[Tensor]]) -> float:
-    """By how many megabytes the private memory of the process grows over ten passes, after a first one.
-
-    Pages of mapped files do not count: they belong to the cache of the system, which can take them back.
-    """
-    _full_pass(way)()
-    megabytes = [memory_of_process("RssAnon")]
-    for _ in range(_PASSES):
-        for batch in way():
-            batch.sum()
-            megabytes.append(memory_of_process("RssAnon"))
-    return max(megabytes) - megabytes[0]
 
 
 _BENCHMARKS: dict[type[_Shared], Callable[[Any], Iterator[Result]]] = {

@@ -107,7 +107,7 @@ class _SharedMemory:
 
     def evaluation(self, spec: TransformerSpec) -> int:
         """With room for the keys and values of one block; where there is more, those of all blocks lie apart."""
-        group = _token_sums(spec) + _input(spec) + _keys_and_values(spec)
+        group = _token_sums(spec) + _input(spec) + 2 * _matrix(ROWS, _inner(spec))
         return self.weights(spec) + _evaluate_groups(spec) * group
 
     def weights(self, spec: TransformerSpec) -> int:
@@ -140,10 +140,6 @@ class _SharedMemory:
 
 def _vocabulary_rows(spec: TransformerSpec) -> int:
     return -(-spec.classes // TILE) * TILE
-
-
-def _keys_and_values(spec: TransformerSpec) -> int:
-    return 2 * _matrix(ROWS, _inner(spec))
 
 
 def _producer_storage(spec: TransformerSpec) -> int:

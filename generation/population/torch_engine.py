@@ -10,6 +10,7 @@ pass of fewer is filled up with copies, so that a run's arithmetic is the same i
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from threading import Event
 from typing import Any, Literal
 
@@ -83,7 +84,8 @@ class TorchEngine(Engine):
         self.scales = torch.tensor([1 / (1 - p) for p in dropout], dtype=self.dtype, device=self.device)
         # A compiled step fuses everything between two matrix products. On a CPU it would need the user's C++ compiler.
         compiled = self.device.type == "cuda" if compiled is None else compiled
-        functions: tuple[Callable[..., Any], ...] = (self._pass_losses, update, dropout_bits, self._evaluation_logits)
+        logits = partial(population_logits, self.spec)
+        functions: tuple[Callable[..., Any], ...] = (self._pass_losses, update, dropout_bits, logits)
         if compiled:
             functions = tuple(torch.compile(function, dynamic=False) for function in functions)
         self._losses, self._update, self._bits, self._logits = functions
@@ -180,9 +182,6 @@ class TorchEngine(Engine):
         dropout = no_dropout if bits is None else mask_dropout(bits, thresholds, scales)
         dtype = torch.bfloat16 if self.precision == "bfloat16" else flat.dtype
         return population_losses(population_logits(self.spec, flat, x, mask, dropout, dtype), labels)
-
-    def _evaluation_logits(self, flat: Tensor, x: Tensor, mask: Tensor | None) -> Tensor:
-        return population_logits(self.spec, flat, x, mask, dtype=flat.dtype)
 
     @torch.no_grad()
     @_quiet_compiler()

@@ -90,9 +90,7 @@ class ProbeNFN(Predictor):
         with warnings.catch_warnings():
             # Under vmap torch's attention on a CPU goes through the members one by one, and is still the fastest.
             warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
-            answers = population_logits(
-                self.spec, flat, x, None, dtype=flat.dtype, steps=steps, positions=self.positions
-            )
+            answers = population_logits(self.spec, flat, x, None, steps=steps, positions=self.positions)
         return answers[:, :, -1] if self.spec.causal else answers, [step.rows for step in steps[2::2]]
 
     def fit_scale(self, weights: TransformerWeights | Float[Tensor, "n d"]) -> None:

@@ -87,10 +87,10 @@ def responses(
     spec, flat = weights.spec, weights.flat()
     inputs = (synthetic_inputs(spec) if inputs is None else inputs).to(flat.device)
     if spec.causal:
-        logits = population_logits(spec, flat, inputs[:, :-1], None, dtype=flat.dtype)
+        logits = population_logits(spec, flat, inputs[:, :-1], None)
         return torch.cat(list(_answers_to_texts(logits, inputs)), dim=-1)
     steps: list[Step] = []
-    logits = population_logits(spec, flat, inputs, None, dtype=flat.dtype, steps=steps)
+    logits = population_logits(spec, flat, inputs, None, steps=steps)
     log_probabilities = torch.log_softmax(logits, dim=-1).clamp_min(_LOWEST)
     probabilities = log_probabilities.exp()
     entropies = -(probabilities * log_probabilities).sum(-1)
@@ -142,7 +142,7 @@ def written_texts(
     generator = torch.Generator().manual_seed(seed)
     texts = (torch.arange(count, device=flat.device) % spec.vocabulary)[:, None]
     for _ in range(_BEFORE + tokens - 1):
-        logits = population_logits(spec, flat, texts[:, -spec.tokens :], None, dtype=flat.dtype)[:, :, -1]
+        logits = population_logits(spec, flat, texts[:, -spec.tokens :], None)[:, :, -1]
         shares = (logits / _TEMPERATURE).softmax(-1).mean(0)
         texts = torch.cat([texts, torch.multinomial(shares.cpu(), 1, generator=generator).to(texts.device)], dim=1)
     return texts[:, -tokens:]

@@ -129,7 +129,7 @@ class Moments(NamedTuple):
         readers.append("unembedding.weight" if spec.causal else "classifier.fc1.weight")
         steps: tuple[list[Step], list[Step]] = ([], [])
         for weights, taken in zip((u, v), steps, strict=True):
-            population_logits(spec, weights.flat(), inputs, None, dtype=weights.flat().dtype, steps=taken)
+            population_logits(spec, weights.flat(), inputs, None, steps=taken)
         for name, *both in zip(readers, *steps, strict=True):
             pooled = name.startswith("classifier.")
             rows = [step.rows.mean(-2) if pooled else step.rows.flatten(1, 2) for step in both]

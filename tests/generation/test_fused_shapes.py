@@ -18,9 +18,11 @@ from torch import Tensor
 
 from generation.fused.variants import (
     _VARIANTS,
+    ROWS,
     Variant,
     _evaluate_groups,
-    _keys_and_values,
+    _inner,
+    _matrix,
     _SharedMemory,
     _smallest_variant,
     _spill_gradients,
@@ -168,8 +170,8 @@ def test_the_kernels_take_as_much_shared_memory_as_python_computes(shape: Shape)
     use, kernels = shape.variant.use(shape.spec), EmulatedKernels(shape.spec, variant=shape.variant)
     assert use is not None
     assert kernels.shared_bytes["train_epoch"] == use.training(shape.spec)
-    together = use.evaluation(shape.spec)
-    apart = together + (shape.spec.blocks - 1) * _evaluate_groups(shape.spec) * _keys_and_values(shape.spec)
+    together, keys_and_values = use.evaluation(shape.spec), 2 * _matrix(ROWS, _inner(shape.spec))
+    apart = together + (shape.spec.blocks - 1) * _evaluate_groups(shape.spec) * keys_and_values
     assert kernels.shared_bytes["evaluate"] in (together, apart)
 
 

@@ -18,6 +18,7 @@ from zoo.verify import _verify
 
 ROOT = Path(__file__).parent.parent.parent
 SAMPLE, GENERATED = ROOT / "small-transformer-zoo", ROOT / "benchmarks" / "results" / "generated"
+STATUS = Path("/proc/self/status")
 CONFIGS = ("agnews", "mnist", "mnist-seeds")
 
 
@@ -28,6 +29,20 @@ def runs_of(folder: Path, config: str) -> dict[str, dict]:
 
 def test_nothing_is_wrong_with_it():
     assert _verify(SAMPLE) == []
+
+
+@pytest.mark.skipif(not STATUS.exists(), reason="the system does not report the memory of a process")
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_reading_it_again_and_again_takes_no_more_memory(shuffle: bool):
+    """Private memory: pages of mapped files belong to the cache of the system, which can take them back."""
+    reader = zoo.open(SAMPLE, "mnist", split="train")
+    megabytes = []
+    for _ in range(10):
+        for weights, _ in reader.batches(64, shuffle=shuffle):
+            weights.flat().sum()
+        private = next(line for line in STATUS.read_text().splitlines() if line.startswith("RssAnon:"))
+        megabytes.append(int(private.split()[1]) / 1024)
+    assert max(megabytes[2:]) - megabytes[1] < 0.2 * len(reader) * reader.spec.num_parameters * 4 / 2**20
 
 
 def test_both_copies_of_its_card_are_rendered_from_its_manifest():

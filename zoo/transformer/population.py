@@ -54,18 +54,18 @@ def population_logits(
     x: Shaped[Tensor, "b t *features"],
     mask: _Mask | None,
     dropout: Dropout = no_dropout,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
     steps: list[Step] | None = None,
     positions: Float[Tensor, "tokens D"] | None = None,
 ) -> Float[Tensor, "P b *t classes"]:
     """Logits of every model for every example, those of language models at every position.
 
-    Tokens of a vocabulary are whole numbers [b, t] or mixtures of tokens [b, t, V]. Products are in ``dtype``, the
-    result is at least float32. ``steps`` takes what LayerNorm makes of the activations before the first block, and
-    after attention and MLP of each. ``positions`` are the sinusoidal ones, for a caller that has them on the device: a
-    CUDA graph cannot record their way there.
+    Tokens of a vocabulary are whole numbers [b, t] or mixtures of tokens [b, t, V]. Products are in ``dtype``, or in
+    that of the weights; the result is at least float32. ``steps`` takes what LayerNorm makes of the activations before
+    the first block, and after attention and MLP of each. ``positions`` are the sinusoidal ones, for a caller that has
+    them on the device: a CUDA graph cannot record their way there.
     """
-    models, (b, t) = len(flat), x.shape[:2]
+    models, (b, t), dtype = len(flat), x.shape[:2], dtype or flat.dtype
     weights = iter(_split_weights(spec, flat.to(dtype)))
     h = dropout(0, _embed(spec, weights, models, x, positions, dtype))
     normalized = _normalize(h, steps)
