@@ -118,6 +118,10 @@ class Checkpoints:
         """A number for each row, the same for rows with the same hyperparameters."""
         return self.metadata.groupby(list(CONFIGURATION)).ngroup().to_numpy(dtype=np.int32)
 
+    def units(self, *, repeats: bool) -> np.ndarray:
+        """What a bootstrap draws: runs, or configurations where each has several runs, since these are alike."""
+        return self.configurations() if repeats else self.runs
+
     def apart_from(self, runs: Sequence[str] | np.ndarray, configurations: pd.DataFrame | None = None) -> "Checkpoints":
         """The rows whose run is not among these, nor their configuration among those that are given."""
         apart = ~np.isin(self.runs, runs)

@@ -48,7 +48,7 @@ from torch.utils.benchmark import timer
 import nfn
 from benchmarks import results
 from benchmarks.results import Result
-from benchmarks.statistics import resample_runs
+from benchmarks.statistics import resampled_means
 from benchmarks.tables import for_terminal, render_table
 from zoo.device import choose_device
 from zoo.format.hyperparameters import CONFIGURATION
@@ -210,13 +210,13 @@ def main(options: _Options) -> None:
     setting |= {"where": options.where} if options.where else {}
     estimated, measured = partial(Result.estimated, "merge", options.config, device=device), list[Result]()
     # the pairs of a configuration are alike, and share runs
-    group_of = {row: number for number, group in enumerate(groups) for row in group}
-    counts = resample_runs(np.array([group_of[row] for row, _ in pairs]) if repeated else np.arange(len(pairs)))
+    units = rows.groupby(list(CONFIGURATION)).ngroup()[[row for row, _ in pairs]].to_numpy()
     for way, (losses, accuracies) in lines.items():
         what = {"n": len(pairs), "variant": way, "setting": setting}
         for metric, values in (("barrier", losses), ("accuracy_barrier", -accuracies)):
             barriers = values.max(1) - (values[:, 0] + values[:, -1]) / 2
-            measured += estimated(metric, [barriers.mean()], counts @ barriers / counts.sum(1), **what)
+            resampled = resampled_means(barriers, units if len(repeated) > 1 else None)
+            measured += estimated(metric, [barriers.mean()], resampled, **what)
         measured += estimated("loss_of_ends", [losses[:, [0, -1]].mean()], **what)
         measured += estimated("seconds_per_100_pairs", [100 * float(np.median(seconds[way]))], **what)
     for count, merged in _merged_losses(reader, task, test, repeated, ways):

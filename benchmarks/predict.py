@@ -168,8 +168,7 @@ def _zoo_ranking(path: str, options: _Options) -> tuple[str, pd.DataFrame]:
     rows = Checkpoints.read(reader, "all", torch.device("cpu"), options.where, ranker.label)
     names = rows.metadata["run_id"].astype(str) + " " + rows.metadata["checkpoint"].astype(str)
     measured = direction_of(ranker.label) * rows.truth().astype(np.float64)
-    # runs of one configuration are alike: a bootstrap draws them together, as in every table
-    units = rows.runs if reader.details.repeats is None else rows.configurations()
+    units = rows.units(repeats=reader.details.repeats is not None)
     columns = {"checkpoint": names, "run": rows.runs, "unit": units, "measured": measured}
     return ranker.rank(f"{path}, {reader.config}, {reader.split}", rows.weights, columns)
 

@@ -5,7 +5,7 @@ python -m benchmarks.pretrain --zoo DIR --config mnist mnist-seeds --out nfn/pre
 Gauge-NFN by its own recipe; for language models, whose invariants would take a file of 70 MB, Response-NFN. Several
 configs of one task are joined. The interval is calibrated on validation rows of those with a seed for each run, since
 whoever uses the predictor has other seeds, and of configurations that no training row has, since the others are
-predicted better; on all where these are too few for a bin. The file as stored is tested once on the test split of each
+predicted better; on all where these do not fill a bin. The file as stored is tested once on the test split of each
 config. `nfn.load_pretrained` and `benchmarks.predict` read it.
 """
 
@@ -178,8 +178,7 @@ def main(options: _Options) -> None:
     runs = np.concatenate([data.validation.runs for data in calibrated])
     rows = validation.take(np.flatnonzero(np.isin(validation.runs, runs)))
     unseen = rows.apart_from((), train.hyperparameters)
-    enough = len(unseen) >= ROWS_PER_BIN
-    rows = unseen if enough else rows
+    rows = unseen if len(unseen) >= ROWS_PER_BIN else rows
     sides = (direction_of(rows.label) * side for side in (fitted.predict(rows), rows.truth()))
     interval = ConformalInterval.fit(*map(torch.from_numpy, sides))
     with tempfile.TemporaryDirectory(prefix="pretrain-") as scratch:
@@ -194,7 +193,7 @@ def main(options: _Options) -> None:
             configs=parts,
             calibrated=calibrated,
             calibration=rows,
-            unseen=enough,
+            unseen=rows is unseen,
             train=train,
             validation=validation,
             model=model,

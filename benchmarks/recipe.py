@@ -171,7 +171,7 @@ def _measure(options: _Options, config: str, models: Sequence[str]) -> list[Resu
         features = [read(rows) for rows in seen]
         fitted[model] = read, [_fit(features, answers, present, seed, options.epochs) for seed in range(options.seeds)]
     test = data.open_test()
-    units = test.configurations() if data.repeats else test.runs
+    units = test.units(repeats=data.repeats)
     truths, counts = _answers(asked, test).cpu().numpy(), resample_runs(units)
     setting = {"zoo": data.fingerprint, "epochs": options.epochs}
     setting |= {} if options.where == _ALL else {"where": options.where}

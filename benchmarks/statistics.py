@@ -193,6 +193,7 @@ def _rankable(truth: _Values, configurations: _Numbers) -> list[Any]:
     return [rows for rows in _parts(configurations) if not is_constant(truth[rows])]
 
 
-def resampled_means(taus: Float[np.ndarray, " m"], resamples: int = _RESAMPLES) -> _Resampled:
-    """The mean τ of each resample: as many configurations, drawn with replacement."""
-    return resample_runs(np.arange(len(taus)), resamples) @ taus / len(taus)
+def resampled_means(values: _Values, units: _Numbers | None = None, resamples: int = _RESAMPLES) -> _Resampled:
+    """The mean of each resample: as many values, drawn with replacement, or as many units with all their values."""
+    counts = resample_runs(np.arange(len(values)) if units is None else units, resamples)
+    return counts @ values / counts.sum(1)

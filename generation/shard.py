@@ -6,7 +6,7 @@ runs, with the bytes of one trained at once, then takes the place of the old one
 
 Snapshots are safetensors files ``state-1f0c93ab-00042.safetensors``, named after the training they belong to and the
 epochs done. The two newest are kept: if the newest is damaged, training resumes from the one before. Snapshots
-of another training in the same folder are not read; they go when the shard is finished.
+of another training in the same folder are not read, and are deleted when the shard is finished.
 """
 
 import hashlib

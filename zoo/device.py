@@ -7,10 +7,9 @@ ones run at once.
 """
 
 import platform
-import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 
@@ -21,12 +20,14 @@ def choose_device(name: str) -> torch.device:
     """The device of this name; ``auto`` is the GPU where there is one. A device that torch cannot use is an error."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    known, count = re.fullmatch(r"cpu|cuda(?::(\d+))?", name), torch.cuda.device_count()
-    if known is None:
+    device = None
+    with suppress(RuntimeError):
+        device = torch.device(name)
+    if device is None or device.type not in ("cpu", "cuda"):
         raise ValueError(f"unknown device {name!r}: cpu or cuda, or cuda:1 for a second GPU")
-    if name != "cpu" and int(known[1] or 0) >= count:
+    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
         raise ValueError(f"there is no device {name!r}: torch sees {count} CUDA devices here, try cpu")
-    return torch.device(name)
+    return device
 
 
 def name_device(device: torch.device) -> str:

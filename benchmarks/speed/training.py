@@ -131,8 +131,7 @@ def _population(
     kinds = zip(range(models), itertools.cycle(OPTIMIZERS), itertools.cycle(_DROPOUTS), strict=False)
     shared = options.seeds == SHARED_SEED
     runs = [_run(config, optimizer, dropout, 0 if shared else number) for number, optimizer, dropout in kinds]
-    protocol = runs[0].protocol.lasting(max(runs[0].protocol.epochs, options.repeats + 2))
-    runs = [replace(run, protocol=protocol) for run in runs]
+    runs = [replace(run, protocol=run.protocol.lasting(max(run.protocol.epochs, options.repeats + 2))) for run in runs]
     spec = options.applied_to(SPECS[config])
     task = _random_task(spec, steps * runs[0].protocol.batch_size, tests)
     engine = make_engine(engine_name, runs, task, device, variant=kernels and variant_named(kernels))

@@ -85,8 +85,7 @@ Arguments = TrainArguments | EvaluateArguments
 
 def _rows_of(arguments: Arguments, models: slice) -> Arguments:
     """The arguments for some of the models: views of the tensors that have one row for each."""
-    shapes = {field.name: getattr(field.type, "dim_str", "") for field in fields(arguments)}
-    per_model = [name for name, shape in shapes.items() if shape.split()[:1] == ["models"]]
+    per_model = [each.name for each in fields(arguments) if getattr(each.type, "dim_str", "").split()[:1] == ["models"]]
     assert all(field.name in per_model or "models" not in str(field.type) for field in fields(arguments))
     return replace(arguments, **{name: getattr(arguments, name)[models] for name in per_model})
 

@@ -344,3 +344,16 @@ def test_a_file_that_is_not_an_older_predictor_is_never_replaced(
     (tmp_path / "mine.safetensors").write_bytes(b"notes")
     assert "mine.safetensors is damaged" in refusal(pretrain.main, words, capsys)
     assert (tmp_path / "mine.safetensors").read_bytes() == b"notes"
+
+
+def test_runs_of_one_configuration_are_drawn_together() -> None:
+    random = np.random.default_rng(0)
+    names = [f"{number:02d}" for number in range(12)]
+    ranking = pd.DataFrame(dict.fromkeys(("predicted", "measured"), random.random(12)) | {"run": names})
+    ranking = ranking.assign(predicted=random.random(12), low=np.nan, high=np.nan)
+    by_run, by_unit = predict._verdict(ranking), predict._verdict(ranking.assign(unit=[0, 1] * 6))
+    alone = predict._verdict(ranking.assign(unit=0))
+    tau, interval = by_run.split(" [")
+    assert by_unit.startswith(f"{tau} [")
+    assert not by_unit.endswith(interval)
+    assert alone == tau, "one configuration has no interval"

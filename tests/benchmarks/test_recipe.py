@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
+import zoo
 from benchmarks import recipe, results
 from benchmarks.recipe import _edges, _features, _values
 from benchmarks.report import _Contents
@@ -66,6 +67,10 @@ def test_what_the_weights_show_is_read_and_nothing_else_is(
     capsys.readouterr()
     line = refusal(recipe.main, [*options, "--models", "hyperparameters"], capsys)
     assert "hyperparameters has no features to read" in line
+    runs = [zoo.open(folder, "mnist", split=split).metadata["run_id"].iloc[0] for split in ("train", "validation")]
+    few = ["--models", "statnn", "--where", f"run_id in {runs} and checkpoint == 'best'"]
+    line = refusal(recipe.main, [*options, *few], capsys)
+    assert "the validation split of mnist has 1 row, at least 2 needed" in line
 
 
 def test_the_classes_are_the_values_of_the_grid_or_equally_full_intervals() -> None:

@@ -97,4 +97,7 @@ def test_the_table_finds_the_numbers_that_tell(tmp_path: Path, capsys: pytest.Ca
     (lead,) = [row for row in rows if row.metric == "tau_above_hyperparameters_low" and row.model == "gauge_nfn"][-1:]
     assert lead.value > 0
     assert "Gauge-NFN" in (tmp_path / "scale.md").read_text()
+    pq.write_table(table.drop_columns(["statnn", "run_id"]), path)
+    line = refusal(main, ["table", *options, "--out", str(tmp_path)], capsys)
+    assert line.rstrip().endswith("was not written by `benchmarks.scale read`: it has no run_id, statnn")
     assert "holds no features" in refusal(main, ["table", "--config", "agnews", "--out", str(tmp_path)], capsys)

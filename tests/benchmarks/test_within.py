@@ -54,6 +54,7 @@ def test_resamples_draw_configurations_with_replacement() -> None:
     assert means.mean() == pytest.approx(taus.mean(), abs=0.005)
     assert means.std() == pytest.approx(taus.std() / np.sqrt(50), rel=0.1)
     assert set(resampled_means(np.array([0.25]))) == {0.25}
+    assert set(resampled_means(np.array([0, 0.5, 1, 1, 1]), units=np.array([3, 3, 4, 4, 4]))) == {0.25, 0.7, 1.0}
 
 
 def test_stored_trials_keep_the_configurations_where_there_are_any(tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ def test_what_is_stated_is_in_card_and_croissant_and_survives_a_join(tmp_path, c
     assert _verify(tmp_path / "both") == []
     for option, wrong, fault in (
         ("--license", "my own\nlicense: mit", "a license is a name such as mit"),
+        ("--date-published", "yesterday", "date_published is a day, YYYY-MM-DD: "),
         ("--date-published", "2026-13-01", "date_published is a day, YYYY-MM-DD: month must be in 1..12"),
     ):
         line = refusal(publish, [str(tmp_path / "others"), str(tmp_path / "out"), option, wrong], capsys)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from zoo.checked import checked
 from zoo.command import Option
+from zoo.storage.untrusted import faults_named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,10 +23,8 @@ class Statements:
         if self.license is not None and not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", self.license, re.ASCII):
             raise ValueError(f"a license is a name such as mit or cc-by-4.0, got {self.license[:80]!r}")
         if self.date_published is not None:
-            try:
+            with faults_named("date_published is a day, YYYY-MM-DD"):
                 date.fromisoformat(self.date_published)
-            except ValueError as error:
-                raise ValueError(f"date_published is a day, YYYY-MM-DD: {error}") from error
 
     @classmethod
     def recorded(cls, details: dict[str, Any], where: str) -> "Statements":
