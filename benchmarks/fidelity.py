@@ -11,7 +11,7 @@ yardstick is how much these differ between two trainings by torch with other see
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from zoo.checked import Count
 from zoo.command import Command, Device, DryRun, Option, progress_bar
@@ -49,7 +49,6 @@ from zoo.format.schema import usual_label
 from zoo.tasks.examples import TaskData
 
 _STABLE = 0.02  # a configuration is stable if the labels of torch's two seeds differ by at most this
-_METRICS = ("mean_difference", "mean_distance", "distribution_distance")
 
 
 def _agreement(first: Tensor, second: Tensor) -> dict[str, float]:
@@ -58,10 +57,9 @@ def _agreement(first: Tensor, second: Tensor) -> dict[str, float]:
     The distance of the distributions is Kolmogorov-Smirnov: the largest difference between the shares of runs up to any
     accuracy.
     """
-    difference = first - second
-    distributions: Any = ks_2samp(first.numpy(), second.numpy(), method="asymp")
-    measured = (difference.mean(), difference.abs().mean(), distributions.statistic)
-    return {metric: float(value) for metric, value in zip(_METRICS, measured, strict=True)}
+    difference, distributions = first - second, cast("Any", ks_2samp(first.numpy(), second.numpy(), method="asymp"))
+    found = {"mean_difference": difference.mean().item(), "mean_distance": difference.abs().mean().item()}
+    return found | {"distribution_distance": float(distributions.statistic)}
 
 
 def _compare(configs: list[RunConfig], task: TaskData, device: torch.device, engine: str) -> list[Result]:

@@ -3,10 +3,10 @@
 python -m benchmarks.pretrain --zoo DIR --config mnist mnist-seeds --out nfn/pretrained/mnist.safetensors
 
 Gauge-NFN by its own recipe; for language models, whose invariants would take a file of 70 MB, Response-NFN. Several
-configs of one task are joined. The interval is calibrated on validation rows of those with a seed for each run, since
-whoever uses the predictor has other seeds, and of configurations that no training row has, since the others are
-predicted better; on all where these do not fill a bin. The file as stored is tested once on the test split of each
-config. `nfn.load_pretrained` and `benchmarks.predict` read it.
+configs of one task are joined. The interval is calibrated on configurations that were not fitted on: those of train and
+validation are divided into five folds, each predicted by a predictor fitted alike on the others. Only configs with a
+seed for each run count, if there are any, since whoever uses the predictor has other seeds. The file as stored is
+tested once on the test split of each config. `nfn.load_pretrained` and `benchmarks.predict` read it.
 """
 
 from dataclasses import dataclass, replace
@@ -58,7 +58,7 @@ from benchmarks.results import current_commit, describe_device
 from benchmarks.statistics import kendall_tau, tau_with_interval
 from benchmarks.tables import environment
 from nfn import Pretrained, load_pretrained
-from nfn.predictors.conformal import LEVEL, ROWS_PER_BIN, ConformalInterval
+from nfn.predictors.conformal import LEVEL, ConformalInterval
 from nfn.predictors.storage import CARD_SUFFIX, save_pretrained
 from nfn.training import READ_AT_ONCE
 from zoo.device import choose_device
@@ -70,7 +70,7 @@ from zoo.reading.locate import choose_configs, find_folder
 from zoo.storage.atomic import write_atomically
 from zoo.transformer.spec import differences
 
-_MAX_FILE = 5_000_000
+_FOLDS = 5  # one is held out, one chooses the epoch, the others are fitted on
 
 
 def _read(options: _Options, zoo: PublishedZoo) -> list[tuple[BenchmarkData, HeldOutRows]]:
@@ -172,18 +172,24 @@ def main(options: _Options) -> None:
     train, validation = joined.train, joined.validation
     model = known_models()["response_nfn" if train.spec.causal else "gauge_nfn"]
     build = builder(model.name, train.spec, None, None)
-    (fitted,) = train_together(build, (options.seed,), train, validation, RECIPES[model.recipe], options.epochs)
-    assert fitted.predictor is not None
+
+    def fit(train: Checkpoints, validation: Checkpoints) -> Fitted:
+        return train_together(build, (options.seed,), train, validation, RECIPES[model.recipe], options.epochs)[0]
+
     calibrated = [data for data in parts if zoo.config(data.config).seeds != SHARED_SEED] or parts
-    runs = np.concatenate([data.validation.runs for data in calibrated])
-    rows = validation.take(np.flatnonzero(np.isin(validation.runs, runs)))
-    unseen = rows.apart_from((), train.hyperparameters)
-    rows = unseen if len(unseen) >= ROWS_PER_BIN else rows
-    sides = (direction_of(rows.label) * side for side in (fitted.predict(rows), rows.truth()))
-    interval = ConformalInterval.fit(*map(torch.from_numpy, sides))
+    runs = [run for data in calibrated for run in (*data.train.runs, *data.validation.runs)]
+    every, held_out = train.with_rows_of(validation), []
+    for fold in range(folds := max(3, min(_FOLDS, len(np.unique(every.configurations()))))):
+        *others, rows = every.in_folds(fold, folds)
+        own = rows.take(np.flatnonzero(np.isin(rows.runs, runs)))
+        held_out.append((fit(*others).predict(own), own.truth()))
+    sides = map(torch.from_numpy, map(np.concatenate, zip(*held_out, strict=True)))
+    interval = ConformalInterval.fit(*(direction_of(train.label) * side for side in sides))
+    fitted = fit(train, validation)
+    assert fitted.predictor is not None
     with tempfile.TemporaryDirectory(prefix="pretrain-") as scratch:
         file = Path(scratch) / options.out.name
-        size = save_pretrained(fitted.predictor, interval, file, rows.label)
+        size = save_pretrained(fitted.predictor, interval, file, train.label)
         pretrained = load_pretrained(file)
         tests = [test for config in configs for test in _tests(joined, *config, fitted, pretrained)]
         template = environment().get_template("predictor.toml.j2")
@@ -192,8 +198,7 @@ def main(options: _Options) -> None:
             zoo=Path(options.zoo).name,
             configs=parts,
             calibrated=calibrated,
-            calibration=rows,
-            unseen=rows is unseen,
+            held_out=held_out,
             train=train,
             validation=validation,
             model=model,
@@ -209,8 +214,6 @@ def main(options: _Options) -> None:
             commit=current_commit(),
         )
         _replace_pair(options.out, file.read_bytes(), card.encode())
-    if size > _MAX_FILE:
-        print(f"note: {options.out} has {size:,} bytes; the package takes at most {_MAX_FILE:,}", file=sys.stderr)
     for test in tests:
         print(
             f"{options.out}: {test['config']}, {test['configurations']} configurations: τ {test['tau']:.3f} on "

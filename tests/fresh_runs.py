@@ -94,7 +94,3 @@ def main(options: Options) -> None:
         print(f"{row.config}, {row.variant:20} {row.metric:22} {row.value:.4f}  n {row.n}")
     if not options.dry_run:
         results.append(rows, options.out)
-
-
-if __name__ == "__main__":
-    main()

@@ -119,7 +119,3 @@ def main(options: Options) -> None:
             whole &= all(same.values()) and (kind != RUNS or bool(same))
     if not whole:
         sys.exit(DIFFERS)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Intervals around predicted accuracies, by split-conformal prediction with bins of predicted values.
+"""Intervals around predicted accuracies, by conformal prediction with bins of predicted values.
 
 Rows that the predictor was not fitted on are sorted by their prediction into bins of equal counts. The half-width of a
 bin with n rows is the k-th smallest of its errors |accuracy − prediction|, k = ⌈(n + 1)·level⌉, at most n:
@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 LEVEL = 0.9
-ROWS_PER_BIN, MOST_BINS = 25, 8
+_ROWS_PER_BIN, MOST_BINS = 25, 8
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,8 @@ class ConformalInterval:
     def fit(cls, predicted: Float[Tensor, " n"], accuracy: Float[Tensor, " n"]) -> "ConformalInterval":
         if len(predicted) == 0:
             raise ValueError("an interval is fitted to rows beside the training rows: there are none")
-        bins = min(MOST_BINS, max(1, len(predicted) // ROWS_PER_BIN))
-        order = predicted.argsort()
-        rows_of_bins = order.tensor_split(bins)
+        bins = min(MOST_BINS, max(1, len(predicted) // _ROWS_PER_BIN))
+        rows_of_bins = predicted.argsort().tensor_split(bins)
         edges = [(predicted[below[-1]] + predicted[above[0]]) / 2 for below, above in pairwise(rows_of_bins)]
         errors = (accuracy - predicted).abs()
         ranks = [min(len(rows), math.ceil((len(rows) + 1) * LEVEL)) for rows in rows_of_bins]

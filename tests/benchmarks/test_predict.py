@@ -7,18 +7,20 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
 
 import nfn
 import zoo
 from benchmarks import kendall, predict, pretrain
+from benchmarks.data import Checkpoints, Fitted
 from benchmarks.leaderboard.__main__ import main as leaderboard
+from benchmarks.models import training
 from benchmarks.statistics import kendall_tau
 from nfn.predictors.conformal import ConformalInterval
 from tests.benchmarks.synthetic import invent_data, random_label
@@ -70,21 +72,37 @@ def test_the_card_says_what_the_stored_predictor_reaches(fitted: Path, tiny_zoo:
     assert predictor.predictor.sources == ("invariants", "responses")
 
 
-@pytest.fixture(scope="module")
-def joint(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+class Joint(NamedTuple):
     """A zoo with one seed and with a seed for each run, and a predictor of both, fitted for one epoch."""
+
+    zoo: Path
+    predictor: Path
+    fits: list[tuple[Checkpoints, Checkpoints, Fitted]]
+    """The train and validation rows of every fit, and what was fitted."""
+
+
+@pytest.fixture(scope="module")
+def joint(tmp_path_factory: pytest.TempPathFactory) -> Joint:
     folder = tmp_path_factory.mktemp("joint")
-    for seeds, count in (("shared", 160), ("distinct", 300)):
+    for seeds, count in (("shared", 64), ("distinct", 100)):
         fabricate_shard(folder / "runs", TINY_MNIST, count=count, seeds=seeds)
     publish(folder / "runs", folder / "zoo")
-    path = folder / "mnist.safetensors"
+    made = Joint(folder / "zoo", folder / "mnist.safetensors", [])
     configs = ["--config", "mnist", "mnist-seeds", "mnist"]
-    pretrain.main(["--zoo", str(folder / "zoo"), *configs, "--epochs", "1", "--out", str(path)])
-    return folder / "zoo", path
+
+    def train_together(build, seeds, train, validation, *rest):
+        (fitted,) = training.train_together(build, seeds, train, validation, *rest)
+        made.fits.append((train, validation, fitted))
+        return [fitted]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pretrain, "train_together", train_together)
+        pretrain.main(["--zoo", str(made.zoo), *configs, "--epochs", "1", "--out", str(made.predictor)])
+    return made
 
 
-def test_one_predictor_is_fitted_on_several_configs_and_tested_on_each(joint: tuple[Path, Path], capsys) -> None:
-    folder, path = joint
+def test_one_predictor_is_fitted_on_several_configs_and_tested_on_each(joint: Joint, capsys) -> None:
+    folder, path, _ = joint
     predictor = nfn.load_pretrained(path)
     card, configs = predictor.card, ("mnist", "mnist-seeds")
     assert card["data"]["config"] == list(configs)
@@ -111,29 +129,25 @@ def test_one_predictor_is_fitted_on_several_configs_and_tested_on_each(joint: tu
     assert ", mnist, test: " in capsys.readouterr().out, "the first that it was fitted on"
 
 
-def test_the_interval_is_made_for_seeds_of_ones_own_and_configurations_that_were_not_fitted_on(
-    joint: tuple[Path, Path],
-) -> None:
-    folder, path = joint
-    predictor = nfn.load_pretrained(path)
-    trained = [zoo.open(folder, config, split="train").metadata for config in ("mnist", "mnist-seeds")]
-    known = pd.MultiIndex.from_frame(pd.concat(trained)[list(CONFIGURATION)])
-
-    def interval(config: str, *, unseen: bool) -> tuple[int, Tensor]:
-        reader = zoo.open(folder, config, split="validation")
-        new = ~pd.MultiIndex.from_frame(reader.metadata[list(CONFIGURATION)]).isin(known)
-        rows = np.flatnonzero(new) if unseen else np.arange(len(reader))
-        truth = torch.from_numpy(reader.metadata["test_accuracy"].to_numpy(copy=True))[rows]
-        return len(rows), ConformalInterval.fit(predictor(reader.weights(rows)).detach(), truth).half_widths
-
+def test_the_interval_is_made_for_seeds_of_ones_own_and_configurations_that_were_not_fitted_on(joint: Joint) -> None:
+    predictor = nfn.load_pretrained(joint.predictor)
+    *folds, (train, validation, last) = joint.fits
+    every = train.with_rows_of(validation)
+    own = np.isin(every.runs, zoo.open(joint.zoo, "mnist-seeds", split="all").metadata["run_id"])
+    numbers, predicted = every.configurations(), np.full(len(every), np.nan, np.float32)
+    for fitted_on, chosen_on, fitted in folds:
+        known = np.isin(every.runs, [*fitted_on.runs, *chosen_on.runs])
+        assert not set(numbers[known]) & set(numbers[~known]), "all runs of a configuration are held out together"
+        assert len(set(fitted_on.runs)) > len(set(every.runs)) / 2
+        rows = np.flatnonzero(~known & own)
+        assert np.isnan(predicted[rows]).all(), "each row is held out once"
+        predicted[rows] = fitted.predict(every.take(rows))
     card = predictor.card["interval"]
-    rows, half_widths = interval("mnist-seeds", unseen=True)
-    assert (card["config"], card["configurations"], card["rows"]) == (["mnist-seeds"], "unseen", rows)
-    torch.testing.assert_close(predictor.interval.half_widths, half_widths, atol=1e-3, rtol=0)
-    for _, others in (interval("mnist", unseen=True), interval("mnist-seeds", unseen=False)):
-        assert predictor.interval.half_widths.shape != others.shape or not torch.allclose(
-            half_widths, others, atol=1e-3
-        )
+    assert (card["config"], card["folds"], card["rows"]) == (["mnist-seeds"], len(folds), own.sum())
+    assert np.isfinite(predicted[own]).all()
+    expected = ConformalInterval.fit(torch.from_numpy(predicted[own]), torch.from_numpy(every.truth()[own]))
+    torch.testing.assert_close(predictor.interval.half_widths, expected.half_widths, atol=1e-3, rtol=0)
+    np.testing.assert_allclose(last.predict(validation), predictor(validation.weights).detach(), atol=1e-3)
 
 
 def test_a_run_of_two_configs_is_on_one_side_of_every_split() -> None:
