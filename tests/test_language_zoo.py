@@ -161,6 +161,7 @@ def test_it_is_described_and_exported(folder: Path, tmp_path: Path, capsys: pyte
     assert len(list((tmp_path / "best").glob("*-best.safetensors"))) == RUNS
 
 
+@pytest.mark.long
 def test_circuits_of_the_best_model_are_drawn(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
     monkeypatch.setattr("zoo.describe.plot_circuits", lambda *given: drawn.append(given) or plot_circuits(*given))

@@ -84,6 +84,7 @@ def test_they_are_built_and_trained_like_response_nfn() -> None:
     assert len({inputs.Noise.kind, inputs.Dots.kind, ResponseNFN.kind}) == 3
 
 
+@pytest.mark.long
 def test_a_table_takes_them(tiny_zoo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--zoo", str(tiny_zoo), "--out", str(tmp_path), "--quick", "--epochs", "1", "--folds", "3"]
     kendall.main([*words, "--split", "train+validation", "--models", "benchmarks.inputs:Quarter"])

@@ -164,9 +164,10 @@ def test_every_table_takes_a_label(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_stored_predictor_of_losses_says_so_and_ranks_the_lowest_first(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "mine.safetensors"
+    monkeypatch.setattr(pretrain, "_FOLDS", 3)
     shared = ["--zoo", str(folder), "--config", "shakespeare", "--device", "cpu", "--epochs", "1"]
     pretrain.main([*shared, "--checkpoint", "epoch_75", "--out", str(file)])
     fitted = load_pretrained(file)

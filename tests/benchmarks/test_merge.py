@@ -120,6 +120,7 @@ def test_bad_input_gets_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch, 
     )
 
 
+@pytest.mark.long
 def test_a_merged_model_is_a_model_of_the_zoo(folder: Path):
     reader = zoo.open(folder / "zoo", "lines-repeats", split="all")
     members = [zoo.TransformerWeights.from_flat(reader.spec, reader.weights(row)) for row in (0, 3, 6)]

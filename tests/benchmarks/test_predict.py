@@ -84,7 +84,7 @@ class Joint(NamedTuple):
 @pytest.fixture(scope="module")
 def joint(tmp_path_factory: pytest.TempPathFactory) -> Joint:
     folder = tmp_path_factory.mktemp("joint")
-    for seeds, count in (("shared", 64), ("distinct", 100)):
+    for seeds, count in (("shared", 32), ("distinct", 48)):
         fabricate_shard(folder / "runs", TINY_MNIST, count=count, seeds=seeds)
     publish(folder / "runs", folder / "zoo")
     made = Joint(folder / "zoo", folder / "mnist.safetensors", [])

@@ -63,6 +63,7 @@ def test_networks_read_stored_numbers_as_they_read_weights():
     torch.testing.assert_close(kept.logits(moments.inputs(flat)), moments.logits(flat))
 
 
+@pytest.mark.long
 def test_the_table_finds_the_numbers_that_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """Accuracies that follow from the first component, and from nothing else that was kept."""
     random, count = np.random.default_rng(0), 200

@@ -85,6 +85,7 @@ def test_another_transformer_is_timed_under_its_own_name(monkeypatch: pytest.Mon
     assert all((row.setting["dim"], row.setting["heads"], row.setting["blocks"]) == (32, 1, 1) for row in stored)
 
 
+@pytest.mark.long
 def test_more_epochs_are_timed_than_the_protocol_has(monkeypatch: pytest.MonkeyPatch, stored: list[Result]):
     monkeypatch.setattr(training, "_SINGLE_STEPS", 1)
     words = ["--config", "shakespeare", "--device", "cpu", "--models", "1", "--steps", "1", "--repeats", "20"]
@@ -110,6 +111,7 @@ def test_long_samples_are_announced(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert capsys.readouterr().err == "  about 2 min more\n"
 
 
+@pytest.mark.long
 def test_gauge_nfn_is_timed_reading_and_learning(monkeypatch: pytest.MonkeyPatch, stored: list[Result]):
     for name, count in (("_READ", 2), ("_TRAIN", 20), ("_VALIDATION", 5), ("EPOCHS", 2)):
         monkeypatch.setattr(training, name, count)

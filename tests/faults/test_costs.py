@@ -63,6 +63,7 @@ def test_a_trial_that_is_not_a_file_is_named(tmp_path: Path, make) -> None:
     assert "is not a file: move it away" in outcome.text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layers", [3_000, 300_000])
 def test_a_predictor_of_thousands_of_layers_is_refused_at_once(tmp_path: Path, layers: int) -> None:
     make_predictor(tmp_path)

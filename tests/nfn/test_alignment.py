@@ -83,6 +83,7 @@ def test_independent_checkpoints_come_closer_and_stay_the_same_functions(bundled
         assert change(logits(one, bundled.inputs, 1e-14), logits(moved, bundled.inputs, 1e-14)) < 1e-6
 
 
+@pytest.mark.long
 def test_a_trained_checkpoint_stays_the_same_function_beside_a_collapsed_one(bundled: Bundled):
     u = TransformerWeights.from_flat(bundled.spec, bundled.weights.flat()[0])
     collapsed = TransformerWeights.from_flat(bundled.spec, 1e-3 * bundled.weights.flat()[1])
@@ -90,6 +91,7 @@ def test_a_trained_checkpoint_stays_the_same_function_beside_a_collapsed_one(bun
     assert change(logits(u, bundled.inputs), logits(aligned, bundled.inputs)) < 1e-3
 
 
+@pytest.mark.long
 def test_language_models_come_closer_by_every_part_of_the_group():
     u, v = trained(0), trained(1)
     distances = [
@@ -179,6 +181,7 @@ def test_made_up_inputs_bring_a_moved_copy_back(spec: TransformerSpec, generator
     torch.testing.assert_close(found.weights.flat(), v.flat(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.long
 def test_what_networks_do_brings_them_closer_than_weights_do():
     u, v = trained(0), trained(1)
     both = TransformerWeights.from_flat(SHAKESPEARE, torch.stack([u.flat(), v.flat()]))
@@ -261,6 +264,7 @@ def test_merging_by_some_parts_takes_what_alignment_takes(generator: torch.Gener
         merge([u], parts=["feet"])
 
 
+@pytest.mark.long
 def test_two_are_merged_by_their_answers_in_the_middle_of_the_line(generator: torch.Generator):
     u, v = (random_weights(LINES, (), generator) for _ in range(2))
     inputs = made_up_inputs(v, 8)

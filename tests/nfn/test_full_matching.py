@@ -45,6 +45,7 @@ def test_finds_elements_of_the_papers_group(bundled: Bundled, generator: torch.G
     assert change(v.flat(), element.act(u).flat()) < 1e-7
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spec", [*ODD_SPECS[:3], *ODD_SPECS[4:]], ids=lambda spec: spec.task)
 def test_finds_the_element_for_other_dimensions(spec: TransformerSpec, generator: torch.Generator):
     u = random_weights(spec, (), generator)
@@ -166,6 +167,7 @@ def test_a_large_head_does_not_hide_that_another_one_is_negated(bundled: Bundled
     assert match_weights(u, v).reason == "block 0: W_Qᵀ·W_K of head 1 has no partner"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "times"),
     [

@@ -88,6 +88,7 @@ def test_all_kinds_have_one_interface(kind: type[Predictor], spec: TransformerSp
     torch.testing.assert_close(model(grid), predicted.unflatten(0, (2, 3)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("spec", ODD_SPECS[-2:], ids=lambda spec: spec.task)
 def test_all_kinds_learn_from_transformers_unlike_the_papers(
