@@ -11,7 +11,7 @@ yardstick is how much these differ between two trainings by torch with other see
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from zoo.checked import Count
 from zoo.command import Command, Device, DryRun, Option, progress_bar
@@ -57,9 +57,9 @@ def _agreement(first: Tensor, second: Tensor) -> dict[str, float]:
     The distance of the distributions is Kolmogorov-Smirnov: the largest difference between the shares of runs up to any
     accuracy.
     """
-    difference, distributions = first - second, cast("Any", ks_2samp(first.numpy(), second.numpy(), method="asymp"))
-    found = {"mean_difference": difference.mean().item(), "mean_distance": difference.abs().mean().item()}
-    return found | {"distribution_distance": float(distributions.statistic)}
+    distributions: Any = ks_2samp(first.numpy(), second.numpy(), method="asymp")
+    means = {"mean_difference": (first - second).mean().item(), "mean_distance": (first - second).abs().mean().item()}
+    return means | {"distribution_distance": float(distributions.statistic)}
 
 
 def _compare(configs: list[RunConfig], task: TaskData, device: torch.device, engine: str) -> list[Result]:

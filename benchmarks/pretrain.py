@@ -3,7 +3,7 @@
 python -m benchmarks.pretrain --zoo DIR --config mnist mnist-seeds --out nfn/pretrained/mnist.safetensors
 
 Gauge-NFN by its own recipe; for language models, whose invariants would take a file of 70 MB, Response-NFN. Several
-configs of one task are joined. The interval is calibrated on configurations that were not fitted on: those of train and
+configs of one task are joined. The interval is calibrated by cross-validation: the configurations of train and
 validation are divided into five folds, each predicted by a predictor fitted alike on the others. Only configs with a
 seed for each run count, if there are any, since whoever uses the predictor has other seeds. The file as stored is
 tested once on the test split of each config. `nfn.load_pretrained` and `benchmarks.predict` read it.
