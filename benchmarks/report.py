@@ -90,7 +90,7 @@ _HEADLINE |= {"shakespeare-seeds": None}
 """Config of the front page → the part of it that its rows are of."""
 _GENERATED = "generated"  # folder beside the rows: a published zoo without its weights
 _RUN_COLUMNS = ("status", *HYPERPARAMETERS)
-_PARTS = ("where", "label", "label_checkpoint", "checkpoint")
+_PARTS = ("where", "label", "label_checkpoint", "checkpoint", "beside")
 _UNSET = ("components", "channels", "entry_range", "tested_config", "tested_checkpoint", "rows")
 _CLONE = Path(__file__).parent.parent
 _INPUTS = "benchmarks.inputs:"
@@ -155,8 +155,7 @@ def _over_lists(function: Callable[..., float]) -> Callable[..., Any]:
     def call(*values: Any, **named: Any) -> Any:
         given = [*values, *named.values()]
         choices = itertools.product(*(value if isinstance(value, list) else [value] for value in given))
-        split = len(values)
-        found = [function(*one[:split], **dict(zip(named, one[split:], strict=True))) for one in choices]
+        found = [function(*one[: len(values)], **dict(zip(named, one[len(values) :], strict=True))) for one in choices]
         return np.array(found) if any(isinstance(value, list) for value in given) else found[0]
 
     return call

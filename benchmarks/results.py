@@ -177,8 +177,7 @@ def named_label(label: str) -> str | None:
 
 def describe_device(device: torch.device) -> str:
     """What a number was measured on, in words: the name of the GPU, or the number of CPU threads that torch uses."""
-    name = name_device(device)
-    return f"{name}, {platform.machine()}" if device.type == "cpu" else name
+    return name_device(device) + (f", {platform.machine()}" if device.type == "cpu" else "")
 
 
 _installed_version = functools.cache(metadata.version)
@@ -212,18 +211,20 @@ class ResultIndex:
 
         ``parts`` are other settings that they have: the number of ``folds`` (if it is not given: the zoo's own splits),
         the ``label`` (the usual one of the config's task), the ``label_checkpoint`` (that of the weights) and the
-        ``checkpoint`` (the last one). Rows of test accuracy have no label in their setting.
+        ``checkpoint`` (the last one). Rows of test accuracy have no label in their setting. ``beside`` names a model:
+        then the zoo is the last one where that model was measured.
         """
         selection = None if where is None else Selection.parse(where).expression
         what = {"where": selection, "folds": None, "label_checkpoint": None} | parts
         what["label"] = named_label(what.get("label") or usual_label_of(config))
-        checkpoint = what.pop("checkpoint", None)
+        checkpoint, beside = what.pop("checkpoint", None), what.pop("beside", None)
         own = (row for row in rows if row.config == config)
         kept = [row for row in own if all(row.setting.get(name) == value for name, value in what.items())]
         if checkpoint is not None:
             kept = [row for row in kept if row.setting.get("checkpoint", checkpoint) == checkpoint]
         for name in ("zoo", "checkpoint", "epochs"):
-            last = next((row.setting[name] for row in reversed(kept) if name in row.setting), None)
+            among = [row for row in kept if beside in (None, row.model)] if name == "zoo" else kept
+            last = next((row.setting[name] for row in reversed(among) if name in row.setting), None)
             kept = [row for row in kept if row.setting.get(name, last) == last]
         return cls(tuple({row.identity(): row for row in kept}.values()))
 

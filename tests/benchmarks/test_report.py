@@ -115,6 +115,7 @@ def test_the_last_row_counts_and_another_zoo_s_rows_do_not():
     common = {"threshold": 0.0, "recipe": "paper", "checkpoint": "epoch_75"}
     rows = [
         row("tau", 0.1, zoo="old", model="statnn", **common),
+        row("tau", 0.15, zoo="old", **common),
         row("tau", 0.2, zoo="new", **common),
         row("tau", 0.3, zoo="new", **common),
     ]
@@ -125,6 +126,9 @@ def test_the_last_row_counts_and_another_zoo_s_rows_do_not():
     text = render_table("kendall", {"mnist": index})
     assert "| MLP | **0.300 ± 0.010**<br>paper 0.866 ± 0.002 |" in text
     assert "STATNN" not in text, "a model without a row has no line"
+    beside = ResultIndex.latest(rows, "mnist", beside="statnn")
+    assert {row.model: row.value for row in beside.rows} == {"statnn": 0.1, "mlp": 0.15}, "all rows of STATNN's last zoo"
+    assert not ResultIndex.latest(rows, "mnist", beside="xgboost"), "which no zoo has"
 
 
 def test_a_table_of_some_rows_says_so_and_has_no_number_of_the_paper_beside():
