@@ -169,7 +169,7 @@ def test_an_average_of_predictors_is_made_in_every_fold(small_zoo: Path, tmp_pat
     ("folds", "message"),
     [
         ("2", "argument --folds: must be a whole number of at least 3, got '2'"),
-        ("23", "23 folds need as many configurations, these runs have 22: fewer folds"),
+        ("23", "23 folds need as many configurations, these runs have 22"),
     ],
 )
 def test_impossible_folds_are_one_clear_line(

@@ -55,7 +55,7 @@ def folds_of(column: Callable[[str], Iterable[Any]], count: int) -> list[int]:
     texts = _configurations(column)
     places = {text: place for place, text in enumerate(sorted(set(texts), key=run_digest))}
     if len(places) < count:
-        raise ValueError(f"{count} folds need as many configurations, these runs have {len(places)}: fewer folds")
+        raise ValueError(f"{count} folds need as many configurations, these runs have {len(places)}")
     return [places[text] % count for text in texts]
 
 
