@@ -127,7 +127,7 @@ def test_the_last_row_counts_and_another_zoo_s_rows_do_not():
     assert "| MLP | **0.300 ± 0.010**<br>paper 0.866 ± 0.002 |" in text
     assert "STATNN" not in text, "a model without a row has no line"
     beside = ResultIndex.latest(rows, "mnist", beside="statnn")
-    assert {row.model: row.value for row in beside.rows} == {"statnn": 0.1, "mlp": 0.15}, "all rows of STATNN's last zoo"
+    assert {row.model: row.value for row in beside.rows} == {"statnn": 0.1, "mlp": 0.15}, "all rows of its last zoo"
     assert not ResultIndex.latest(rows, "mnist", beside="xgboost"), "which no zoo has"
 
 
