@@ -73,21 +73,19 @@ from zoo.transformer.spec import differences
 _FOLDS = 5  # one is held out, one chooses the epoch, the others are fitted on
 
 
-def _read(options: _Options, zoo: PublishedZoo) -> list[tuple[BenchmarkData, HeldOutRows]]:
+def _read(options: _Options, zoo: PublishedZoo) -> Iterator[tuple[BenchmarkData, HeldOutRows]]:
     """The configs; a ValueError where one predictor cannot read all of them."""
     names = tuple(dict.fromkeys(choose_configs(options.zoo, options.config)))
     for name in names:
         if unlike := differences(zoo.config(names[0]).spec, zoo.config(name).spec):
             raise ValueError(f"{names[0]} and {name} differ: {unlike}; a predictor reads one kind of transformer")
-    found, device = [], choose_device(options.device)
+    chosen = {"checkpoint": options.checkpoint, "label": options.label, "device": choose_device(options.device)}
     for name in names:
-        chosen = {"checkpoint": options.checkpoint, "label": options.label, "device": device}
         data = BenchmarkData.from_zoo(options.zoo, name, **chosen)
         held_out = HeldOutRows.read(options.zoo, name, data.checkpoint)
         counts = map(len, (data.train, data.validation, held_out.keys))
         require_rows(name, dict(zip(SPLITS, counts, strict=True)), MIN_ROWS)
-        found.append((data, held_out))
-    return found
+        yield data, held_out
 
 
 def _joined(parts: Sequence[BenchmarkData], tested: Sequence[str]) -> BenchmarkData:
@@ -166,7 +164,7 @@ def main(options: _Options) -> None:
     if beside.exists() and (older is None or "predictor" not in older.card):
         raise ValueError(f"{beside} exists and is not the card of a predictor: choose another --out")
     zoo = PublishedZoo.read(find_folder(options.zoo, only_manifest=True))
-    configs = _read(options, zoo)
+    configs = list(_read(options, zoo))
     parts = [data for data, _ in configs]
     joined = _joined(parts, [run for _, rows in configs for run, _ in rows.keys])
     train, validation = joined.train, joined.validation
@@ -178,8 +176,10 @@ def main(options: _Options) -> None:
 
     calibrated = [data for data in parts if zoo.config(data.config).seeds != SHARED_SEED] or parts
     runs = [run for data in calibrated for run in (*data.train.runs, *data.validation.runs)]
-    every, held_out = train.with_rows_of(validation), []
-    for fold in range(folds := max(3, min(_FOLDS, len(np.unique(every.configurations()))))):
+    every = train.with_rows_of(validation)
+    held_out = []
+    folds = max(3, min(_FOLDS, len(np.unique(every.configurations()))))
+    for fold in range(folds):
         *others, rows = every.in_folds(fold, folds)
         own = rows.take(np.flatnonzero(np.isin(rows.runs, runs)))
         held_out.append((fit(*others).predict(own), own.truth()))
