@@ -212,7 +212,7 @@ class ResultIndex:
         ``parts`` are other settings that they have: the number of ``folds`` (if it is not given: the zoo's own splits),
         the ``label`` (the usual one of the config's task), the ``label_checkpoint`` (that of the weights) and the
         ``checkpoint`` (the last one). Rows of test accuracy have no label in their setting. ``beside`` names a model:
-        then zoo, checkpoint and epochs are the last of its rows.
+        then zoo, checkpoint and, where it has them, epochs are the last of its rows.
         """
         selection = None if where is None else Selection.parse(where).expression
         what = {"where": selection, "folds": None, "label_checkpoint": None} | parts
@@ -223,8 +223,9 @@ class ResultIndex:
         if checkpoint is not None:
             kept = [row for row in kept if row.setting.get("checkpoint", checkpoint) == checkpoint]
         for name in ("zoo", "checkpoint", "epochs"):
-            among = [row for row in kept if beside in (None, row.model)]
-            last = next((row.setting[name] for row in reversed(among) if name in row.setting), None)
+            having = [row for row in kept if name in row.setting]
+            among = [row for row in having if beside in (None, row.model)] or having
+            last = among[-1].setting[name] if among else None
             kept = [row for row in kept if row.setting.get(name, last) == last]
         return cls(tuple({row.identity(): row for row in kept}.values()))
 

@@ -4,8 +4,9 @@
     python -m benchmarks.scale table --config mnist agnews  τ of each predictor by its number of training rows
 
 Kept of each run at 75 % of its epochs, in half precision: the principal components of invariants and responses that the
-Gauge-NFN of this package reads, which was fitted on other runs; raw moments; the seven statistics of STATNN, here of
-the embedding too. The table needs no weights, and its splits are the zoo's. Writes OUT/scale.jsonl and OUT/scale.md.
+Gauge-NFN of this package reads, which were found on a part of the training runs; raw moments; the seven statistics of
+STATNN, here of the embedding too. The table needs no weights, and its splits are the zoo's. Writes OUT/scale.jsonl and
+OUT/scale.md.
 """
 
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ _command = Command(
     lambda _: ("scipy", "sklearn"),
 )
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
@@ -88,18 +90,23 @@ def _statistics(weights: TransformerWeights) -> Float[Tensor, "n numbers"]:
 
 
 def _read_shard(shard: Shard, device: torch.device) -> pa.Table:
-    """One row per completed run: its configuration, its accuracy and what predictors read of its weights."""
+    """One row per completed run: its configuration, its accuracy and what predictors read of its weights.
+
+    ``predictor`` tells by which fitted one: the components of another one are other numbers.
+    """
     spec, rows = shard.record.spec, MappedCheckpoints([shard.folder / CHECKPOINTS_FILE], shard.record.spec)
     facts = rows.table.to_pandas()
     chosen = np.flatnonzero(facts["checkpoint"] == shard.record.usual_checkpoint)
-    fitted = nfn.load_pretrained(shard.record.task).predictor.to(device)
+    fitted = nfn.load_pretrained(shard.record.task).predictor
+    fitted_numbers = b"".join(tensor.numpy().tobytes() for tensor in fitted.state_dict().values())
+    predictor = hashlib.sha256(fitted_numbers).hexdigest()[:16]
     readers: dict[str, Callable[[TransformerWeights], Tensor]] = {
-        "gauge_nfn": fitted.inputs,
+        "gauge_nfn": fitted.to(device).inputs,
         "raw_moments": nfn.RawMomentsPredictor(spec).to(device).inputs,
         "statnn": _statistics,
     }
     kept = facts.iloc[chosen][["run_id", "task", "test_accuracy", *CONFIGURATION]]
-    table = pa.Table.from_pandas(kept, preserve_index=False)
+    table = pa.Table.from_pandas(kept.assign(predictor=predictor), preserve_index=False)
     flat = torch.from_numpy(rows.gather(chosen)).to(device)
     for name, read in readers.items():
         pieces = [read(TransformerWeights.from_flat(spec, part)) for part in flat.split(_AT_ONCE)]
@@ -179,8 +186,10 @@ def _kept(config: str, options: _Table) -> dict[str, BenchmarkData]:
     if not folder.is_dir():
         raise ValueError(f"{folder} holds no features: run `python -m benchmarks.scale read RUNS`")
     rows, device = pq.read_table(folder).to_pandas(), choose_device(options.device)
-    if absent := {"run_id", "task", "test_accuracy", *CONFIGURATION, *_STORED}.difference(rows):
+    if absent := {"run_id", "task", "test_accuracy", "predictor", *CONFIGURATION, *_STORED}.difference(rows):
         raise ValueError(f"{folder} was not written by `benchmarks.scale read`: it has no {', '.join(sorted(absent))}")
+    if rows["predictor"].nunique() > 1:
+        raise ValueError(f"{folder} was read by several fitted predictors: read all its shards again with one")
     metadata = rows[["run_id", *CONFIGURATION]].assign(goodness=rows["test_accuracy"])
     splits = np.array(splits_of(rows.__getitem__, repeats=False))
     places = {name: np.flatnonzero(splits == name) for name in SPLITS}

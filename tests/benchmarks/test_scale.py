@@ -43,6 +43,11 @@ def test_what_is_kept_is_what_predictors_read(
     ):
         stored = np.stack(kept.column(name).to_numpy(zero_copy_only=False))
         assert np.array_equal(stored, expected.half().numpy())
+    (predictor,) = set(kept.column("predictor").to_pylist())
+    fitted["mnist"].predictor.load_state_dict(nfn.GaugeNFN(spec, generator=torch.Generator().manual_seed(1)).state_dict())
+    main(["read", str(runs), "--device", "cpu", "--out", str(tmp_path / "another")])
+    another = pq.read_table(tmp_path / "another" / path.relative_to(tmp_path))
+    assert predictor not in another.column("predictor").to_pylist()
     before = path.read_bytes()
     capsys.readouterr()
     main(["read", str(runs), "--device", "cpu", "--out", str(tmp_path)])
@@ -75,6 +80,7 @@ def test_the_table_finds_the_numbers_that_tell(tmp_path: Path, capsys: pytest.Ca
         {
             "run_id": [f"{number:016x}" for number in range(count)],
             "task": ["mnist"] * count,
+            "predictor": ["00000000000000aa"] * count,
             "test_accuracy": pa.array((1 / (1 + np.exp(-told))).astype(np.float32)),
             "optimizer": ["sgd", "adam"] * (count // 2),
             **{name: random.choice([0.1, 0.2], count) for name in ("learning_rate", "weight_decay", "init_std")},
@@ -98,6 +104,11 @@ def test_the_table_finds_the_numbers_that_tell(tmp_path: Path, capsys: pytest.Ca
     (lead,) = [row for row in rows if row.metric == "tau_above_hyperparameters_low" and row.model == "gauge_nfn"][-1:]
     assert lead.value > 0
     assert "Gauge-NFN" in (tmp_path / "scale.md").read_text()
+    other = table.set_column(2, "predictor", pa.array(["00000000000000bb"] * count))
+    pq.write_table(other, path.with_name("shard-00001.parquet"))
+    line = refusal(main, ["table", *options, "--out", str(tmp_path)], capsys)
+    assert "was read by several fitted predictors: read all its shards again with one" in line
+    path.with_name("shard-00001.parquet").unlink()
     pq.write_table(table.drop_columns(["statnn", "run_id"]), path)
     line = refusal(main, ["table", *options, "--out", str(tmp_path)], capsys)
     assert line.rstrip().endswith("was not written by `benchmarks.scale read`: it has no run_id, statnn")
