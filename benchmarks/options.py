@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+from msgspec import Meta
+
 from zoo.checked import Count
 from zoo.command import DEFAULT_NAME, Device, Option, ZooName
 
@@ -18,6 +20,9 @@ Reads = Literal["weights", "hyperparameters", "probes", "real_inputs"]
 """What a predictor may read of a run, in the words of a submission's card."""
 Configs = Annotated[tuple[str, ...] | None, Option("configs of the zoo (default: its only one, else mnist)", "CONFIG")]
 Models = Annotated[tuple[str, ...], Option("which to fit; module:Class is a predictor of your own", "MODEL")]
+Size = Annotated[int, Meta(ge=2)]
+"""A number of rows; of fewer, a split has no pair to rank."""
+Sizes = Annotated[tuple[Size, ...], Option("numbers of training rows besides all", "N")]
 Epochs = Annotated[Count, Option("epochs of neural predictors")]
 Clone = Annotated[Path | None, Option("a clone of the repository (default: this one, or the current folder)", "DIR")]
 Rows = Annotated[Path | None, Option("folder of the rows (default: benchmarks/results of a clone, or results)", "DIR")]

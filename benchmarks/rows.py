@@ -15,20 +15,16 @@ Writes OUT/rows.jsonl, OUT/rows.CONFIG.md and OUT/rows.CONFIG.png; finished tria
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from msgspec import Meta
-
 from benchmarks import paper
-from benchmarks.options import USUAL_MODELS, Models, TableOptions
+from benchmarks.options import USUAL_MODELS, Models, Size, Sizes, TableOptions
 from zoo.command import Command, Option
-
-_Size = Annotated[int, Meta(ge=2)]  # with fewer, a split has no pair to rank
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Options(TableOptions):
     models: Models = USUAL_MODELS
-    sizes: Annotated[tuple[_Size, ...], Option("numbers of training rows besides all", "N")] = (250, 500, 1000, 2000)
-    towards: Annotated[_Size, Option("number of rows that the curve goes on to", "N")] = paper.TRAIN_ROWS
+    sizes: Sizes = (250, 500, 1000, 2000)
+    towards: Annotated[Size, Option("number of rows that the curve goes on to", "N")] = paper.TRAIN_ROWS
 
 
 _command = Command(__name__, "benchmarks.rows", __doc__, _Options, lambda _: ("matplotlib", "scipy"))

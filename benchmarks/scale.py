@@ -13,13 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from msgspec import Meta
-
-from benchmarks.options import EPOCHS, Epochs
+from benchmarks.options import EPOCHS, Epochs, Sizes
 from zoo.checked import Count, printable
 from zoo.command import Argument, Command, Device, Option
 
-_Size = Annotated[int, Meta(ge=2)]
 _Out = Annotated[Path, Option("folder to write to", "DIR")]
 
 
@@ -33,7 +30,7 @@ class _Read:
 @dataclass(frozen=True, kw_only=True)
 class _Table:
     config: Annotated[tuple[str, ...], Option("configs whose features are there", "CONFIG")] = ("mnist", "agnews")
-    sizes: Annotated[tuple[_Size, ...], Option("numbers of training rows besides all", "N")] = (500, 1000, 2000, 4000)
+    sizes: Sizes = (500, 1000, 2000, 4000)
     seeds: Annotated[Count, Option("seeds per model")] = 5
     epochs: Epochs = EPOCHS
     device: Device = "auto"
@@ -90,16 +87,12 @@ def _statistics(weights: TransformerWeights) -> Float[Tensor, "n numbers"]:
 
 
 def _read_shard(shard: Shard, device: torch.device) -> pa.Table:
-    """One row per completed run: its configuration, its accuracy and what predictors read of its weights.
-
-    ``predictor`` tells by which fitted one: the components of another one are other numbers.
-    """
+    """One row per completed run: configuration, accuracy, the fitted predictor, what it and others read of weights."""
     spec, rows = shard.record.spec, MappedCheckpoints([shard.folder / CHECKPOINTS_FILE], shard.record.spec)
     facts = rows.table.to_pandas()
     chosen = np.flatnonzero(facts["checkpoint"] == shard.record.usual_checkpoint)
     fitted = nfn.load_pretrained(shard.record.task).predictor
-    fitted_numbers = b"".join(tensor.numpy().tobytes() for tensor in fitted.state_dict().values())
-    predictor = hashlib.sha256(fitted_numbers).hexdigest()[:16]
+    predictor = hashlib.sha256(b"".join(each.numpy().tobytes() for each in fitted.state_dict().values())).hexdigest()
     readers: dict[str, Callable[[TransformerWeights], Tensor]] = {
         "gauge_nfn": fitted.to(device).inputs,
         "raw_moments": nfn.RawMomentsPredictor(spec).to(device).inputs,
@@ -200,8 +193,8 @@ def _kept(config: str, options: _Table) -> dict[str, BenchmarkData]:
         train, validation, test = (kept.take(chosen) for chosen in places.values())
         return BenchmarkData(train, validation, lambda: test, config, fingerprint="", test_examples=0)
 
-    nothing = np.empty((len(rows), 0))
-    return {"hyperparameters": data_of(nothing)} | {name: data_of(np.stack(rows[name].to_list())) for name in _STORED}
+    stored = {name: data_of(np.stack(rows[name].to_list())) for name in _STORED}
+    return {"hyperparameters": data_of(np.empty((len(rows), 0)))} | stored
 
 
 def _judge(

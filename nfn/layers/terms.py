@@ -95,9 +95,8 @@ class Term:
     @cached_property
     def axis(self) -> dict[str, str]:
         """Letter → axis, for all letters of the einsum."""
-        source, _, _ = self._operands
         letters = dict(zip(self.target_letters, AXES[self.target], strict=True))
-        return letters | dict(zip(source, AXES[self.source], strict=True))
+        return letters | dict(zip(self._operands[0], AXES[self.source], strict=True))
 
     @cached_property
     def kept(self) -> str:
@@ -108,14 +107,12 @@ class Term:
     @cached_property
     def contracted(self) -> str:
         """Source letters that the coefficient has too."""
-        source, coefficient, _ = self._operands
-        return "".join(letter for letter in source if letter in coefficient)
+        return "".join(letter for letter in self._operands[0] if letter in self.coefficient_letters)
 
     @cached_property
     def created(self) -> str:
         """Output letters that only the coefficient has."""
-        source, coefficient, _ = self._operands
-        return "".join(letter for letter in coefficient if letter not in source)
+        return "".join(letter for letter in self.coefficient_letters if letter not in self._operands[0])
 
     @cached_property
     def coefficient_letters(self) -> str:
@@ -124,8 +121,7 @@ class Term:
 
     def fan_in(self, size: dict[str, int], in_channels: int) -> int:
         """How many products of independent weights one output entry sums: d times every axis that is not kept."""
-        source, _, _ = self._operands
-        summed = prod(size[self.axis[letter]] for letter in source if letter not in self.kept)
+        summed = prod(size[self.axis[letter]] for letter in self._operands[0] if letter not in self.kept)
         return in_channels * summed * (size[_INNER[self.source]] if self.source in _INNER else 1)
 
 
