@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import results
-from benchmarks.results import Result
+from benchmarks.results import Result, ResultIndex
 from benchmarks.speed.training import measure, speed_row
 
 
@@ -34,6 +34,22 @@ def test_concurrent_writers_lose_no_row(row: Result, tmp_path: Path):
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda new: results.append([new], tmp_path), rows))
     assert {stored.value for stored in results.read("speed.nfn", tmp_path)} == {float(i) for i in range(40)}
+
+
+def test_the_rows_beside_a_model_are_those_of_its_last_zoo(row: Result):
+    """Trees are fitted for no number of epochs: the others beside them are those with the last one of that zoo."""
+
+    def tau(model: str, zoo: str, **epochs: int) -> Result:
+        setting = {"zoo": zoo, "checkpoint": "epoch_75", **epochs}
+        return replace(row, benchmark="rows", metric="tau", variant=None, model=model, setting=setting)
+
+    of_first = [tau("mlp", "first", epochs=50), tau("xgboost", "first")]
+    other = tau("mlp", "first", epochs=20)
+    of_second = [tau("mlp", "second", epochs=50)]
+    rows = [other, *of_first, *of_second]
+    assert ResultIndex.latest(rows, "mnist").rows == tuple(of_second)
+    assert ResultIndex.latest(rows, "mnist", beside="mlp").rows == tuple(of_second)
+    assert ResultIndex.latest(rows, "mnist", beside="xgboost").rows == tuple(of_first)
 
 
 @pytest.mark.parametrize(
