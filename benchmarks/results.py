@@ -222,10 +222,10 @@ class ResultIndex:
         kept = [row for row in own if all(row.setting.get(name) == value for name, value in what.items())]
         if checkpoint is not None:
             kept = [row for row in kept if row.setting.get("checkpoint", checkpoint) == checkpoint]
+        kept = kept if beside in (None, *(row.model for row in kept)) else []
         for name in ("zoo", "checkpoint", "epochs"):
-            having = [row for row in kept if name in row.setting]
-            among = [row for row in having if beside in (None, row.model)] or having
-            last = among[-1].setting[name] if among else None
+            having = sorted((row for row in kept if name in row.setting), key=lambda row: beside in (None, row.model))
+            last = having[-1].setting[name] if having else None
             kept = [row for row in kept if row.setting.get(name, last) == last]
         return cls(tuple({row.identity(): row for row in kept}.values()))
 
