@@ -20,7 +20,7 @@ from zoo.command import DEFAULT_NAME, Command, Device, DryRun, Option, ZooName, 
 class _Options:
     zoo: ZooName = DEFAULT_NAME
     config: Annotated[str, Option("config of the zoo")] = "shakespeare-repeats"
-    checkpoint: Annotated[str | None, Option("of each run (default: the last one of the protocol)", "LABEL")] = None
+    checkpoint: Annotated[str | None, Option("of each run (default: the last one that most have)", "LABEL")] = None
     where: Annotated[str | None, Option("only these rows, e.g. \"optimizer == 'adam'\"", "EXPRESSION")] = None
     pairs: Annotated[Count, Option("how many pairs of runs")] = 200
     points: Annotated[Count, Option("points on the line between the ends")] = 9
@@ -52,6 +52,7 @@ from benchmarks.statistics import resampled_means
 from benchmarks.tables import for_terminal, render_table
 from zoo.device import choose_device
 from zoo.format.hyperparameters import CONFIGURATION
+from zoo.format.schema import BEST
 from zoo.plots import new_figure, save
 from zoo.reading.locate import find_folder
 from zoo.reading.reader import ZooReader, open_zoo
@@ -67,13 +68,12 @@ _Align = Callable[[TransformerWeights, TransformerWeights, Tensor], TransformerW
 
 
 def _rows_of(reader: ZooReader, options: _Options) -> pd.DataFrame:
-    """The chosen checkpoint of each run."""
-    checkpoint = options.checkpoint or reader.details.checkpoints[-2 if len(reader.details.checkpoints) > 1 else -1]
-    if checkpoint not in reader.details.checkpoints:
-        raise ValueError(
-            f"{options.config} has no checkpoint {checkpoint!r}: it has {', '.join(reader.details.checkpoints)}"
-        )
-    chosen = reader.metadata.iloc[reader.rows(options.where)]
+    """The chosen checkpoint of each run; by default the one that most have, of several the last of the protocol."""
+    there, chosen = reader.details.checkpoints, reader.metadata.iloc[reader.rows(options.where)]
+    if options.checkpoint not in (None, *there):
+        raise ValueError(f"{options.config} has no checkpoint {options.checkpoint!r}: it has {', '.join(there)}")
+    by_protocol, counts = [name for name in there if name != BEST] or [BEST], chosen["checkpoint"].value_counts()
+    checkpoint = options.checkpoint or max(reversed(by_protocol), key=lambda name: counts.get(name, 0))
     rows = chosen[chosen["checkpoint"] == checkpoint]
     if len(rows) < 2:
         raise ValueError(f"a line has two ends: {options.config} has {len(rows)} such checkpoints")

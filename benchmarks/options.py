@@ -26,6 +26,10 @@ Sizes = Annotated[tuple[Size, ...], Option("numbers of training rows besides all
 Epochs = Annotated[Count, Option("epochs of neural predictors")]
 Clone = Annotated[Path | None, Option("a clone of the repository (default: this one, or the current folder)", "DIR")]
 Rows = Annotated[Path | None, Option("folder of the rows (default: benchmarks/results of a clone, or results)", "DIR")]
+Checkpoint = Annotated[
+    str | None,
+    Option("of each run: one of the config's, or all (default: the one nearest to 75 %% of the epochs)", "LABEL"),
+]
 Jobs = Annotated[Count | None, Option("threads of the tree models (default: as many as torch uses)")]
 
 
@@ -40,10 +44,7 @@ class TableOptions:
     ] = None
     seeds: Annotated[Count, Option("seeds per model")] = 5
     epochs: Epochs = EPOCHS
-    checkpoint: Annotated[
-        str | None,
-        Option("of each run: one of the config's, or all (default: the one nearest to 75 %% of the epochs)", "LABEL"),
-    ] = None
+    checkpoint: Checkpoint = None
     label: Annotated[
         str | None,
         Option(

@@ -33,7 +33,8 @@ ROOT = Path(__file__).parent.parent
 CURVES, SAMPLE = ROOT / "benchmarks" / "results" / "generated", ROOT / "small-transformer-zoo"
 DIFFERS = 1
 DIGITS = 32
-NOT_COMPARED = ("code_version", "wall_seconds")  # the only columns that may differ when a run is trained again
+# the only columns that may differ when a run is trained again, in its shard of the grid or in that of a draw
+NOT_COMPARED = ("shard", "code_version", "wall_seconds")
 MEASURED = ("epoch", "test_accuracy", "test_loss", "train_loss")  # of a checkpoint
 RUNS, CHECKPOINTS = "runs", "checkpoints"
 Row = Mapping[Hashable, Any]

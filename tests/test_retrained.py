@@ -10,12 +10,14 @@ from tests.fabricated import TINY_MNIST, fabricate_shard, publish
 from tests.faults.rewriting import Rows, rewrite
 from zoo.format.schema import WEIGHTS
 from zoo.format.shard import CHECKPOINTS_FILE, RUNS_FILE, Shard
+from zoo.thin import main as thin
 
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     fabricate_shard(tmp_path / "runs", TINY_MNIST, count=12, diverged=1)
-    publish(tmp_path / "runs", tmp_path / "zoo", first=3)
+    thin([str(tmp_path / "runs"), str(tmp_path / "thin"), "--runs", "3", "--whole", "3"])
+    publish(tmp_path / "thin", tmp_path / "zoo")
     monkeypatch.setattr(retrained, "SAMPLE", tmp_path / "zoo")
     publish(tmp_path / "runs", tmp_path / "curves")
     monkeypatch.setattr(retrained, "CURVES", tmp_path / "curves")

@@ -3,7 +3,6 @@
     python -m zoo.publish runs small-transformer-zoo
     python -m zoo.publish runs small-transformer-zoo --push-to-hub OWNER/NAME          after `hf auth login`
     python -m zoo.publish runs small-transformer-zoo --push-to-hub OWNER/NAME --predictors nfn/pretrained
-    python -m zoo.publish runs sample --first 100                   a sample: 100 completed runs of each config
     python -m zoo.publish runs out --splits 60/20/20                a small zoo: more validation and test runs
     python -m zoo.publish runs out --checkpoints epoch_20           a light one: a single checkpoint of each run
 
@@ -23,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from zoo.checked import Count, printable
+from zoo.checked import printable
 from zoo.command import Advance, Argument, Command, Option, progress_bar
 from zoo.format.splits import DEFAULT_SHARES, SPLITS, parse_shares, run_digest, splits_of
 from zoo.format.statements import Statements
@@ -33,7 +32,6 @@ from zoo.format.statements import Statements
 class _Options(Statements):
     runs: Annotated[Path, Argument("folder that generation wrote its shards to", "RUNS")]
     out: Annotated[Path, Argument("folder of the published zoo; an older zoo is replaced", "OUT")]
-    first: Annotated[Count | None, Option("a sample: the first N completed runs of each config", "N")] = None
     checkpoints: Annotated[tuple[str, ...] | None, Option("only these of each run (default: all)", "LABEL")] = None
     splits: Annotated[str, Option("percentages of train, validation and test", "T/V/T")] = DEFAULT_SHARES
     card: Annotated[Path | None, Option("template of README.md (default: the one in this package)", "FILE")] = None
@@ -54,7 +52,6 @@ class _Options(Statements):
 _command = Command(__name__, "zoo.publish", __doc__, _Options)
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 from jaxtyping import Integer
 
@@ -98,16 +95,13 @@ def _publish(options: _Options, advance: Advance = lambda rows: None) -> Manifes
 def _write_config(
     folder: Path, config: str, shards: Sequence[Shard], options: _Options, seen: SeenWeights, advance: Advance
 ) -> tuple[dict[str, FileEntry], ConfigDetails]:
-    """Writes the splits and the runs of one config; refuses what ``zoo.verify`` would report.
-
-    With ``first`` a sample: that many completed runs, from the shards in turn. ``checkpoints`` are those that are kept.
-    """
+    """Writes the splits and the runs of one config; refuses what ``zoo.verify`` would report."""
     for shard in shards:
         shard.check_files()
     record, located = shards[0].record, _locate_runs(shards, [shard.runs() for shard in shards])
-    all_runs = located[0]
+    runs = located[0]
     rows = MappedCheckpoints([shard.folder / CHECKPOINTS_FILE for shard in shards], record.spec)
-    completed = _completed_rows(rows, all_runs, record)
+    completed = _completed_rows(rows, runs, record)
     metadata = rows.table.take(pa.array(completed))
     weights = (rows.gather(part) for part in _pieces(completed, ROWS_PER_BATCH))
     located_rows: Located = metadata, lambda row: rows.locate(int(completed[row]))
@@ -115,12 +109,9 @@ def _write_config(
     thinned = [str(each.record.shard) for each in shards if each.record.all_checkpoints]
     for fault in config_faults(record, numbers, located, located_rows, weights, seen, thinned=thinned):
         raise ValueError(fault)
-    if thinned and options.first is not None:
-        raise ValueError(f"--first takes runs with all their weights, and shard {thinned[0]} of {config} is thinned")
-    runs = all_runs if options.first is None else _sample_runs(config, all_runs, options.first)
     facts, kept = metadata.to_pandas(), record.checkpoints_among(options.checkpoints)
     facts["split"] = splits_of(facts.__getitem__, repeats=record.repeats is not None, shares=options.splits)
-    chosen = facts["run_id"].isin(runs.column("run_id").to_pylist()) & facts["checkpoint"].isin(kept)
+    chosen = facts["checkpoint"].isin(kept)
     by_split = {split: completed[chosen & (facts["split"] == split)] for split in SPLITS}
     files: dict[str, FileEntry] = {}
     schema, run_schema = (stored_schema(each, runs) for each in (checkpoint_schema(rows.spec), PUBLISHED_RUN_SCHEMA))
@@ -168,20 +159,6 @@ def _locate_runs(shards: Sequence[Shard], tables: Sequence[pa.Table]) -> Located
         elif not trained.iloc[row].equals(trained.iloc[first[run]]):
             raise ValueError(f"{here}, row {number}: the run is also in {there.parent.name}, with other numbers")
     return all_runs.take(kept), lambda row: places[kept[row]]
-
-
-def _sample_runs(config: str, runs: pa.Table, count: int) -> pa.Table:
-    """The first ``count`` completed runs, as evenly from the shards as can be, and those that diverged before them.
-
-    Neighboring shards differ in their train fraction, so a sample from a single shard would have only one of them.
-    """
-    facts = runs.select(["shard", "status"]).to_pandas()
-    completed = facts[facts["status"] == "completed"]
-    if not 1 <= count <= len(completed):
-        raise ValueError(f"{config} has {len(completed)} completed runs: a sample of {count} cannot be cut from them")
-    in_turn = completed.groupby("shard").cumcount().sort_values(kind="stable").index[:count]
-    last = pd.Series(in_turn).groupby(completed.loc[in_turn, "shard"].to_numpy()).max()
-    return runs.filter(pa.array(facts.index <= facts["shard"].map(last)))
 
 
 def _completed_rows(rows: MappedCheckpoints, runs: pa.Table, record: TrainingRecord) -> Integer[np.ndarray, " n"]:
@@ -253,8 +230,6 @@ def main(options: _Options) -> None:
     for folder in unfinished:
         print(f"skipped {printable(folder)}: unfinished (no {MANIFEST_FILE})", file=sys.stderr)
     total = sum(shard.manifest.files[CHECKPOINTS_FILE].rows or 0 for shards in configs.values() for shard in shards)
-    if options.first is not None:
-        total = sum(options.first * len(shards[0].record.checkpoints) for shards in configs.values())
     with progress_bar() as bar:
         task = bar.add_task("publishing rows", total=total)
         _publish(options, functools.partial(bar.advance, task))

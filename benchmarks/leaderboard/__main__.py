@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from benchmarks.options import Clone, Jobs, Reads
+from benchmarks.options import Checkpoint, Clone, Jobs, Reads
 from zoo.checked import Seed
 from zoo.command import DEFAULT_NAME, Argument, Command, Device, Option, ZooName
 
@@ -39,7 +39,7 @@ class _Submit(_FitOptions):
     out: Annotated[Path, Option("folder to write", "FOLDER")]
     zoo: ZooName = DEFAULT_NAME
     config: Annotated[str | None, Option("config of the zoo (default: its only one, else mnist)")] = None
-    checkpoint: Annotated[str, Option("one of the config's, or all", "LABEL")] = "all"
+    checkpoint: Checkpoint = None
     seed: Annotated[Seed, Option("seed of the fit")] = 0
     name: Annotated[str | None, Option("name of the predictor (default: the model's title)")] = None
     authors: Annotated[tuple[str, ...] | None, Option("who made it", "AUTHOR")] = None

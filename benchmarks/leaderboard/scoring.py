@@ -48,7 +48,7 @@ class HeldOutRows:
     sha256: str
 
     @classmethod
-    def read(cls, zoo: str | Path, config: str | None, checkpoint: str) -> "HeldOutRows":
+    def read(cls, zoo: str | Path, config: str | None, checkpoint: str | None) -> "HeldOutRows":
         reader = open_zoo(zoo, config, "test")
         checkpoint = chosen_checkpoint(reader.details, reader.config, checkpoint)
         rows = Checkpoints.read(reader, checkpoint, torch.device("cpu"))

@@ -10,7 +10,7 @@ import torch
 import nfn
 import zoo
 from benchmarks import results
-from benchmarks.merge import _draw, _measure, _merged_losses, _ways, main
+from benchmarks.merge import _draw, _measure, _merged_losses, _Options, _rows_of, _ways, main
 from benchmarks.speed.training import _random_task
 from generation.run import main as run
 from tests.fabricated import TINY_SHAKESPEARE
@@ -49,6 +49,15 @@ def test_lines_and_merged_models_are_measured(folder: Path, tmp_path: Path, monk
     merged = {row.variant for row in rows if row.metric == "merged_loss" and row.setting["members"] == 2}
     assert merged == {*barriers, "best member", "ensemble"}
     assert (tmp_path / "merge.lines-repeats.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_checkpoint_is_the_last_one_that_most_runs_have(folder: Path):
+    whole = zoo.open(folder / "zoo", "lines-repeats", split="all")
+    assert set(_rows_of(whole, _Options(config="lines-repeats"))["checkpoint"]) == {"epoch_3"}
+    thinned = zoo.open("small-transformer-zoo", "mnist", split="all")
+    rows = _rows_of(thinned, _Options(config="mnist"))
+    assert set(rows["checkpoint"]) == {"epoch_75"}
+    assert len(rows) == rows["run_id"].nunique() == 320
 
 
 def test_two_merged_runs_are_the_middle_of_the_line_between_them(folder: Path, tmp_path: Path):

@@ -177,8 +177,8 @@ def test_the_sample_is_ranked_with_the_predictor_of_its_config(tmp_path: Path, c
     assert f"1. {rows[0]['checkpoint']}" in printed
     assert "\n4. " not in printed
     tau = kendall_tau(predicted, np.array([float(row["measured"]) for row in rows]))
-    assert f"measured checkpoints of 17 runs: {tau:.3f} [" in printed
-    assert tau > 0.85, "all four checkpoints of runs it was not fitted on; it saw epoch 75 of others"
+    assert f"measured checkpoints of 41 runs: {tau:.3f} [" in printed
+    assert tau > 0.85, "it was fitted on other runs"
     assert all(float(row["low"]) <= float(row["predicted"]) <= float(row["high"]) for row in rows)
 
 

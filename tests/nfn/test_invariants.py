@@ -160,9 +160,11 @@ def exchange_values_of_heads(state: dict[str, Tensor]) -> None:
 
 
 def scale_one_row(state: dict[str, Tensor], prefix: str) -> None:
-    """One unit's row and bias, without its column."""
+    """The row and bias of the unit with the largest weights, since many are dead; its column stays."""
+    reading, writing = state[f"{prefix}.fc1.weight"], state[f"{prefix}.fc2.weight"]
+    unit = (reading.norm(dim=-1) * writing.norm(dim=-2)).sum(0).argmax()
     for name in ("weight", "bias"):
-        state[f"{prefix}.fc1.{name}"][:, 3] *= 1.5
+        state[f"{prefix}.fc1.{name}"][:, unit] *= 1.5
 
 
 BROKEN: dict[str, Callable[[dict[str, Tensor]], None]] = {

@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 import zoo
+from generation.protocol import PRESETS
+from generation.sweep import Draw, Sweep
+from generation.task import named_task
 from zoo.format.card import DEFAULT_CARD, _card_words, _render_card
 from zoo.format.faults import _run_faults
 from zoo.format.hyperparameters import CONFIGURATION
@@ -53,13 +56,31 @@ def test_both_copies_of_its_card_are_rendered_from_its_manifest():
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_it_has_a_hundred_runs_by_the_paper_s_protocol_out_of_those_generated(config: str):
+def test_it_has_320_runs_by_the_paper_s_protocol_and_all_checkpoints_of_twenty(config: str):
     details = PublishedZoo.read(SAMPLE).config(config)
-    assert (details.preset, details.runs) == ("paper", {"completed": 100})
+    assert (details.preset, details.runs) == ("paper", {"completed": 320})
     assert details.spec == PublishedZoo.read(GENERATED).config(config).spec
+    counts = zoo.open(SAMPLE, config, split="all").metadata["checkpoint"].value_counts()
+    assert counts.to_dict() == {"epoch_75": 320} | dict.fromkeys(("epoch_50", "epoch_100", "best"), 20)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_its_runs_are_the_draw_that_the_generator_makes(config: str):
+    sweep = Sweep(
+        named_task(task_of(config)), PRESETS["paper"], "distinct" if "seeds" in config else "shared", Draw(320)
+    )
+    drawn = {run.run_id: shard for shard in sweep.shards for run in sweep.shard(shard)}
+    assert {name: run["shard"] for name, run in runs_of(SAMPLE, config).items()} == drawn
+
+
+@pytest.mark.parametrize(("config", "common"), [("agnews", 39), ("mnist", 39), ("mnist-seeds", 31)])
+def test_a_run_that_was_also_trained_with_a_shard_of_the_grid_has_the_same_curves(config: str, common: int):
     sample, generated = runs_of(SAMPLE, config), runs_of(GENERATED, config)
-    assert sample == {run: generated[run] for run in sample}
-    assert len(zoo.open(SAMPLE, config, split="all")) == 4 * len(sample)
+    both = sample.keys() & generated.keys()
+    assert len(both) == common
+    for name in both:
+        own = {"shard": None, "wall_seconds": None}
+        assert sample[name] | own == generated[name] | own
 
 
 def test_the_table_of_generated_runs_is_the_one_in_their_manifest():

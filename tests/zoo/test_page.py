@@ -26,7 +26,7 @@ from tests.zoo.written_page import config_of, file_beside, head_of, page_text, p
 from zoo.page import writing
 from zoo.page.__main__ import main
 from zoo.page.pictures import _look_through, find_example
-from zoo.page.tables import Predictions, as_bytes, band, packed, plain, read_predictions
+from zoo.page.tables import Predictions, as_bytes, band, checkpoint_columns, packed, plain, read_predictions
 from zoo.page.writing import _pictured_runs
 from zoo.plots import plot_curves
 from zoo.transformer.model import Block, build_model, layer_norm
@@ -77,6 +77,11 @@ def test_the_page_holds_what_the_reader_reads(zoo_folder: Path, site: Path) -> N
         for split in ("train", "validation", "test"):
             in_split = set(ids[np.array(held["runs"]["split"]) == split]) & set(rows["run_id"])
             assert in_split == set(zoo.open(zoo_folder, config, split).metadata["run_id"])
+
+
+def test_checkpoints_are_in_the_order_of_the_protocol_where_some_runs_have_one_alone() -> None:
+    held = checkpoint_columns(zoo.open("small-transformer-zoo", "mnist", split="all"))
+    assert held["labels"] == ["epoch_50", "epoch_75", "epoch_100", "best"]
 
 
 def test_curves_lie_beside_the_page_64_runs_per_file(zoo_folder: Path, site: Path) -> None:

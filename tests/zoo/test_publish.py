@@ -55,26 +55,6 @@ def test_every_row_of_a_completed_run_is_published_once_with_its_weights(made, z
         assert np.array_equal(reader.weights(row).numpy(), flat)
 
 
-def test_a_sample_is_the_first_completed_runs_of_all_shards_in_turn(made, tmp_path):
-    main([str(made / "runs"), str(tmp_path / "sample"), "--first", "5"])
-    whole = zoo.open(made / "small-transformer-zoo", "mnist", split="all")
-    sample = zoo.open(tmp_path / "sample", "mnist", split="all")
-    completed = whole.runs[whole.runs["status"] == "completed"]
-    assert set(completed["shard"]) == {0, 1}
-    first = [
-        run for shard, count in ((0, 3), (1, 2)) for run in completed[completed["shard"] == shard]["run_id"][:count]
-    ]
-    assert sample.runs[sample.runs["status"] == "completed"]["run_id"].tolist() == first
-    assert Counter(sample.metadata["run_id"]) == Counter(dict.fromkeys(first, len(CHECKPOINTS)))
-    assert _verify(tmp_path / "sample") == []
-
-
-@pytest.mark.parametrize("count", [0, 78])
-def test_a_sample_larger_than_the_zoo_is_refused(count, made, tmp_path):
-    with pytest.raises(ValueError, match=f"completed runs: a sample of {count} cannot be cut from them"):
-        publish(made / "runs", tmp_path / "sample", first=count)
-
-
 def test_a_light_zoo_has_the_checkpoints_that_were_named(made, tmp_path, capsys):
     main([str(made / "runs"), str(tmp_path / "light"), "--checkpoints", "best", "epoch_100"])
     assert _verify(tmp_path / "light") == []

@@ -133,7 +133,7 @@ def test_a_second_push_sends_only_what_changed_and_removes_what_is_gone(hub: Hub
     assert {hashlib.sha256(after[name]).hexdigest() for name in changed_large} == set(hub.uploads[sent:])
     push(runs)
     assert len(repository.commits) == 3, "the same zoo again is not a commit"
-    publish.main([str(runs), str(out), "--first", "4", "--push-to-hub", NAME])
+    publish.main([str(runs), str(out), "--checkpoints", "best", "--push-to-hub", NAME])
     assert repository.head.removed == after.keys() - folder_contents(out).keys()
     assert ".gitattributes" in repository.head.files
 

@@ -60,11 +60,11 @@ def checkpoint_columns(reader: ZooReader) -> dict[str, Any]:
     """One row per checkpoint: the number of its run, the index of its label, its epoch and its measurements."""
     rows = reader.metadata
     usual, _ = usual_label(reader.spec)
-    numbers, labels = pd.factorize(rows["checkpoint"])  # in the order of the first run's checkpoints
+    labels = pd.Index(reader.details.checkpoints).intersection(rows["checkpoint"].unique(), sort=False)
     return {
         "labels": labels.tolist(),
         "run": pd.Index(reader.runs["run_id"]).get_indexer(pd.Index(rows["run_id"])).tolist(),
-        "label": numbers.tolist(),
+        "label": labels.get_indexer(pd.Index(rows["checkpoint"])).tolist(),
         "epoch": rows["epoch"].tolist(),
         **{name: plain(rows[name], digits=None if name == usual else _DIGITS) for name in labels_of(reader.spec)},
     }
