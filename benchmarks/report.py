@@ -15,6 +15,7 @@ benchmarks/results/ are made anew each time, from the submissions of the clone. 
     {{ value("census", "mnist", "shards", "runs") }}  a row of any benchmark, by its model or variant and its metric
     {{ runs("mnist")|length }}                        2,000: the final test accuracies or losses of the generated runs
     {{ table("kendall", "mnist") }}                   a layout of templates/tables/, here from the rows of kendall
+    {{ table("kendall", "mnist")|apart("MNIST") }}    a link to benchmarks/results/tables/mnist.md, which has the table
     {{ data_note("agnews") }}                         what the readers of its tables must know about its data
     {{ title(ours) }}                                 Gauge-NFN: the best reader of weights on the front page
 
@@ -43,6 +44,7 @@ _command = Command(__name__, "benchmarks.report", __doc__, _Options, lambda _: (
 import itertools
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -80,6 +82,7 @@ _DOCUMENTS = {
 }
 """Document → its template."""
 _RANKING = "benchmarks/results/leaderboard.json"
+_TABLES = "benchmarks/results/tables"  # those that the text links to
 _TEMPLATES = "benchmarks/templates"
 _PLOTS = "plots"
 _CONFIGS = ("mnist", "agnews")
@@ -98,8 +101,12 @@ _OUT_OF_DATE = 1
 
 
 def _render(root: Path, rows: Path, documents: Iterable[str] = tuple(_DOCUMENTS)) -> dict[str, str]:
-    """Document → its text, from the templates of a clone and the rows in a folder; with its ranking, if it has one."""
+    """Document → its text, from the templates of a clone and the rows in a folder; with its ranking, if it has one.
+
+    Tables apart from the text are documents too; one that no document links to any more has no text.
+    """
     rankings = rankings_of(root)
+    apart = dict.fromkeys(path.relative_to(root).as_posix() for path in (root / _TABLES).glob("*.md"))
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(root / _TEMPLATES),
         undefined=jinja2.StrictUndefined,
@@ -108,12 +115,20 @@ def _render(root: Path, rows: Path, documents: Iterable[str] = tuple(_DOCUMENTS)
         trim_blocks=True,
     )
 
-    def leaderboard(top: int | None = None) -> str:
-        return render_table("leaderboard", rankings=[each | {"entries": each["entries"][:top]} for each in rankings])
+    def in_own_file(text: str, title: str) -> str:
+        """Puts a table into a file of its own, and returns what RESULTS.md has instead."""
+        name = f"{_TABLES}/{re.sub(r'[^a-z0-9]+', '-', title.lower()).strip('-')}.md"
+        if apart.get(name):
+            raise ValueError(f"two tables are called {title!r}")
+        apart[name] = f"# {title}\n\n{text}\n"
+        return f"[Table: {title}]({Path(name).relative_to('benchmarks').as_posix()})"
 
-    environment.globals |= _Contents(rows, root).names() | {"leaderboard": leaderboard}
-    environment.filters["digits"] = lambda number, digits: f"{number:.{digits}f}"
+    environment.globals |= _Contents(rows, root).names() | {
+        "leaderboard": lambda: render_table("leaderboard", rankings=rankings)
+    }
+    environment.filters |= {"digits": lambda number, digits: f"{number:.{digits}f}", "apart": in_own_file}
     texts = {document: _rendered(environment, document, root, rows) for document in documents}
+    texts |= {name: text or "" for name, text in apart.items()}
     if rankings or (root / _RANKING).exists():
         texts[_RANKING] = json.dumps({"zoos": rankings}, indent=1, ensure_ascii=False) + "\n"
     return texts
@@ -334,8 +349,12 @@ def _final_runs(folder: Path, root: Path) -> dict[str, pd.DataFrame]:
 def write_documents(root: Path, rows: Path) -> Iterator[Path]:
     """Writes every document of a clone anew. All are rendered before the first is written."""
     for document, text in _render(root, rows).items():
-        write_atomically(root / document, text.encode())
-        yield root / document
+        if text:
+            (root / document).parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(root / document, text.encode())
+            yield root / document
+        else:
+            (root / document).unlink()
 
 
 def _draw(root: Path, folder: Path) -> Iterator[Path]:

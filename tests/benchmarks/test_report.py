@@ -9,7 +9,7 @@ import pytest
 
 import zoo
 from benchmarks import kendall, report, results
-from benchmarks.report import _DOCUMENTS, _TEMPLATES, _Contents, _final_runs
+from benchmarks.report import _DOCUMENTS, _TABLES, _TEMPLATES, _Contents, _final_runs
 from benchmarks.results import Result, ResultIndex
 from benchmarks.tables import for_terminal, render_table
 from tests.fabricated import TINY_MNIST, fabricate_shard, publish
@@ -53,6 +53,38 @@ def test_stale_documents_are_found_and_made_anew(tmp_path: Path, capsys: pytest.
     assert {path: path.read_text() for path in paths.values()} == before, "--check writes nothing"
     report.main(arguments)
     assert "τ is 0.500.\n" in paths["README.md"].read_text()
+
+
+def test_a_table_apart_has_a_file_that_comes_and_goes_with_its_link(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    document = write_templates(tmp_path, "some text\n")["benchmarks/RESULTS.md"]
+    template, own = tmp_path / _TEMPLATES / "results.md.j2", tmp_path / _TABLES / "mnist-one-seed.md"
+    link = '{{ table("kendall", "mnist")|apart("MNIST, one seed") }}\n'
+    rows, what = tmp_path / "rows", {"zoo": "some", "threshold": 0.0, "recipe": "paper", "checkpoint": "epoch_75"}
+    arguments = ["--root", str(tmp_path), "--results", str(rows)]
+    results.append([row("tau", 0.25, **what)], rows)
+    template.write_text(link)
+    report.main(arguments)
+    assert document.read_text() == "[Table: MNIST, one seed](results/tables/mnist-one-seed.md)\n"
+    assert (document.parent / "results" / "tables" / "mnist-one-seed.md") == own
+    assert own.read_text().startswith("# MNIST, one seed\n\n| Kendall's τ, mnist, epoch_75 | no threshold |\n")
+    assert "| MLP | **0.250 ± 0.010**<br>" in own.read_text()
+
+    def check() -> str:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            report.main([*arguments, "--check"])
+        assert ended.value.code in (1, 2)
+        return capsys.readouterr().err
+
+    results.append([row("tau", 0.5, **what)], rows)
+    assert check() == f"{_TABLES}/{own.name}, line 5 is out of date: run python -m benchmarks.report\n"
+    template.write_text(link + link)
+    assert "two tables are called 'MNIST, one seed'" in check()
+    template.write_text("no table\n")
+    assert f"{_TABLES}/{own.name}, line 1 is out of date" in check()
+    report.main(arguments)
+    assert not own.exists()
+    report.main([*arguments, "--check"])
 
 
 def test_a_template_without_its_row_is_one_line_and_nothing_is_written(
@@ -252,10 +284,12 @@ def test_a_table_as_wide_as_the_terminal_is_one_table_and_one_without_numbers_ha
 
 
 def test_every_table_of_the_repository_fits_a_terminal() -> None:
-    text = (Path(report.__file__).parent / "RESULTS.md").read_text()
+    folder = Path(report.__file__).parent
+    paths = [folder / "RESULTS.md", *sorted((folder / "results" / "tables").glob("*.md"))]
+    text = "\n\n".join(path.read_text() for path in paths)
     tables = [line for line in text.splitlines() if line.startswith("|")]
     shown = for_terminal(text).splitlines()
-    assert len(tables) > 100
+    assert len(tables) > 500
     assert max(len(line) for line in shown if "](" not in line) <= 100
     numbers = re.compile(r"-?\d[\d,.]*")
     cells = "\n".join(tables).replace("**", "")
