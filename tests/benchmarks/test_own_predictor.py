@@ -288,7 +288,7 @@ def test_predictions_that_are_not_finite_leave_out_their_model_alone_and_are_not
     assert [path.name for path in (tmp_path / "cells").glob("*.safetensors")] == ["mnist.hyperparameters.safetensors"]
     submission = tmp_path / "bad"
     words = ["submit", "own_module:Bad", "--zoo", str(tiny_zoo), "--authors", "Ada", "--out", str(submission)]
-    assert "own_module:Bad predicts NaN or infinity for 32 of 32 test rows" in refusal(leaderboard, words, capsys)
+    assert "own_module:Bad predicts NaN or infinity for 8 of 8 test rows" in refusal(leaderboard, words, capsys)
     assert not submission.exists()
 
 

@@ -79,7 +79,8 @@ def test_gradients_are_those_of_float64_autograd(
     name: str, trained: bool, dropout: float, tasks: dict[str, TaskData], engine: MakeEngine
 ) -> None:
     weights = trained_weights(PAPER_SPECS[name]) if trained else None
-    check_gradients(lambda run: engine([run], tasks[name]), tasks[name], dropout, weights)
+    # with the masks of seed 7 a hidden unit of the trained MNIST transformer is too near to zero
+    check_gradients(lambda run: engine([run], tasks[name]), tasks[name], dropout, weights, seed=8 if trained else 7)
 
 
 def with_mistake(folder: Path, header: str, right: str, wrong: str) -> Path:

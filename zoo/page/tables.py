@@ -60,7 +60,8 @@ def checkpoint_columns(reader: ZooReader) -> dict[str, Any]:
     """One row per checkpoint: the number of its run, the index of its label, its epoch and its measurements."""
     rows = reader.metadata
     usual, _ = usual_label(reader.spec)
-    labels = pd.Index(reader.details.checkpoints).intersection(rows["checkpoint"].unique(), sort=False)
+    found = rows["checkpoint"].unique()
+    labels = pd.Index(sorted(found, key=[*reader.details.checkpoints, *found].index))  # in the order of the protocol
     return {
         "labels": labels.tolist(),
         "run": pd.Index(reader.runs["run_id"]).get_indexer(pd.Index(rows["run_id"])).tolist(),
