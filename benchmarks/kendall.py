@@ -4,7 +4,7 @@ python -m benchmarks.kendall                                   MNIST, on the zoo
 python -m benchmarks.kendall --quick                           one seed, no threshold
 python -m benchmarks.kendall --config mnist agnews --zoo DIR --device cuda --out results
 python -m benchmarks.kendall --models mlp my_module:MyPredictor    a predictor of your own (benchmarks/README.md)
-python -m benchmarks.kendall --checkpoint epoch_50 --label-checkpoint epoch_100    a forecast, beside today's label
+python -m benchmarks.kendall --zoo DIR --checkpoint epoch_50 --label-checkpoint epoch_100    a forecast
 python -m benchmarks.kendall --zoo DIR --folds 5               a small zoo: every run is tested once
 
 Finished trials are kept in OUT/cells and not computed again. Writes OUT/kendall.jsonl, OUT/kendall.CONFIG.md and plots;

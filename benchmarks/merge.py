@@ -69,11 +69,12 @@ _Align = Callable[[TransformerWeights, TransformerWeights, Tensor], TransformerW
 
 def _rows_of(reader: ZooReader, options: _Options) -> pd.DataFrame:
     """The chosen checkpoint of each run; by default the one that most have, of several the last of the protocol."""
-    there, chosen = reader.details.checkpoints, reader.metadata.iloc[reader.rows(options.where)]
-    if options.checkpoint not in (None, *there):
-        raise ValueError(f"{options.config} has no checkpoint {options.checkpoint!r}: it has {', '.join(there)}")
-    by_protocol, counts = [name for name in there if name != BEST] or [BEST], chosen["checkpoint"].value_counts()
-    checkpoint = options.checkpoint or max(reversed(by_protocol), key=lambda name: counts.get(name, 0))
+    available, chosen = reader.details.checkpoints, reader.metadata.iloc[reader.rows(options.where)]
+    if options.checkpoint not in (None, *available):
+        raise ValueError(f"{options.config} has no checkpoint {options.checkpoint!r}: it has {', '.join(available)}")
+    counts = chosen["checkpoint"].value_counts()
+    latest_first = [name for name in reversed(available) if name != BEST] or [BEST]
+    checkpoint = options.checkpoint or max(latest_first, key=lambda name: counts.get(name, 0))
     rows = chosen[chosen["checkpoint"] == checkpoint]
     if len(rows) < 2:
         raise ValueError(f"a line has two ends: {options.config} has {len(rows)} such checkpoints")

@@ -18,7 +18,10 @@ USUAL_MODELS = (
 """The models that a table fits where none is named; the others take hours without a GPU or answer other questions."""
 Reads = Literal["weights", "hyperparameters", "probes", "real_inputs"]
 """What a predictor may read of a run, in the words of a submission's card."""
-Configs = Annotated[tuple[str, ...] | None, Option("configs of the zoo (default: its only one, else mnist)", "CONFIG")]
+Configs = Annotated[
+    tuple[str, ...] | None,
+    Option("configs of the zoo (default: its only one, else those of the paper's table, or mnist)", "CONFIG"),
+]
 Models = Annotated[tuple[str, ...], Option("which to fit; module:Class is a predictor of your own", "MODEL")]
 Size = Annotated[int, Meta(ge=2)]
 """A number of rows; of fewer, a split has no pair to rank."""
@@ -26,10 +29,7 @@ Sizes = Annotated[tuple[Size, ...], Option("numbers of training rows besides all
 Epochs = Annotated[Count, Option("epochs of neural predictors")]
 Clone = Annotated[Path | None, Option("a clone of the repository (default: this one, or the current folder)", "DIR")]
 Rows = Annotated[Path | None, Option("folder of the rows (default: benchmarks/results of a clone, or results)", "DIR")]
-Checkpoint = Annotated[
-    str | None,
-    Option("of each run: one of the config's, or all (default: the one nearest to 75 %% of the epochs)", "LABEL"),
-]
+Checkpoint = Annotated[str | None, Option("one of the config's, or all (default: at 75 %% of the epochs)", "LABEL")]
 Jobs = Annotated[Count | None, Option("threads of the tree models (default: as many as torch uses)")]
 
 
@@ -38,10 +38,7 @@ class TableOptions:
     """The data and device of a table, how often and how long to fit, and where the table is written."""
 
     zoo: ZooName = DEFAULT_NAME
-    config: Annotated[
-        tuple[str, ...] | None,
-        Option("configs of the zoo (default: its only one, else those of the paper's table)", "CONFIG"),
-    ] = None
+    config: Configs = None
     seeds: Annotated[Count, Option("seeds per model")] = 5
     epochs: Epochs = EPOCHS
     checkpoint: Checkpoint = None

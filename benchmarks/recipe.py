@@ -2,7 +2,7 @@
 training data and epoch, read from the weights by every kind of features.
 
 python -m benchmarks.recipe                                    MNIST, on the zoo in this repository
-python -m benchmarks.recipe --models mlp gauge_nfn my_module:MyPredictor --where "checkpoint == 'epoch_100'"
+python -m benchmarks.recipe --models mlp gauge_nfn my_module:MyPredictor --where "checkpoint == 'epoch_75'"
 
 The same network reads what each predictor does of a checkpoint, scaled by the train split: two hidden layers and one
 head per hyperparameter, whose classes are the values of the grid; of more than 16 values, eight intervals with equally

@@ -101,12 +101,8 @@ _OUT_OF_DATE = 1
 
 
 def _render(root: Path, rows: Path, documents: Iterable[str] = tuple(_DOCUMENTS)) -> dict[str, str]:
-    """Document → its text, from the templates of a clone and the rows in a folder; with its ranking, if it has one.
-
-    Tables apart from the text are documents too; one that no document links to any more has no text.
-    """
-    rankings = rankings_of(root)
-    apart = dict.fromkeys(path.relative_to(root).as_posix() for path in (root / _TABLES).glob("*.md"))
+    """Document → its text, from the templates of a clone and the rows in a folder; with its tables and its ranking."""
+    rankings, tables = rankings_of(root), dict[str, str]()
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(root / _TEMPLATES),
         undefined=jinja2.StrictUndefined,
@@ -115,20 +111,22 @@ def _render(root: Path, rows: Path, documents: Iterable[str] = tuple(_DOCUMENTS)
         trim_blocks=True,
     )
 
-    def in_own_file(text: str, title: str) -> str:
-        """Puts a table into a file of its own, and returns what RESULTS.md has instead."""
+    @jinja2.pass_context
+    def in_own_file(context: jinja2.runtime.Context, text: str, title: str) -> str:
+        """Puts a table into a file of its own, and returns a link to it."""
+        document = next(document for document, template in _DOCUMENTS.items() if template == context.name)
         name = f"{_TABLES}/{re.sub(r'[^a-z0-9]+', '-', title.lower()).strip('-')}.md"
-        if apart.get(name):
+        if name in tables:
             raise ValueError(f"two tables are called {title!r}")
-        apart[name] = f"# {title}\n\n{text}\n"
-        return f"[Table: {title}]({Path(name).relative_to('benchmarks').as_posix()})"
+        made = f"<!-- Rendered by `python -m benchmarks.report` from {_TEMPLATES}/{context.name}: edit that file. -->"
+        back = f"[{document}]({os.path.relpath(document, _TABLES)})"
+        tables[name] = f"{made}\n\n# {title}\n\n{text.strip()}\n\nExplained in {back}.\n"
+        return f"[Table: {title}]({os.path.relpath(name, Path(document).parent)})"
 
-    environment.globals |= _Contents(rows, root).names() | {
-        "leaderboard": lambda: render_table("leaderboard", rankings=rankings)
-    }
+    environment.globals |= _Contents(rows, root).names()
+    environment.globals["leaderboard"] = partial(render_table, "leaderboard", rankings=rankings)
     environment.filters |= {"digits": lambda number, digits: f"{number:.{digits}f}", "apart": in_own_file}
-    texts = {document: _rendered(environment, document, root, rows) for document in documents}
-    texts |= {name: text or "" for name, text in apart.items()}
+    texts = {document: _rendered(environment, document, root, rows) for document in documents} | tables
     if rankings or (root / _RANKING).exists():
         texts[_RANKING] = json.dumps({"zoos": rankings}, indent=1, ensure_ascii=False) + "\n"
     return texts
@@ -347,14 +345,19 @@ def _final_runs(folder: Path, root: Path) -> dict[str, pd.DataFrame]:
 
 
 def write_documents(root: Path, rows: Path) -> Iterator[Path]:
-    """Writes every document of a clone anew. All are rendered before the first is written."""
-    for document, text in _render(root, rows).items():
-        if text:
-            (root / document).parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(root / document, text.encode())
-            yield root / document
-        else:
-            (root / document).unlink()
+    """Writes every document of a clone anew, when all are rendered, and deletes tables without a link."""
+    texts = _render(root, rows)
+    for document, text in texts.items():
+        (root / document).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(root / document, text.encode())
+        yield root / document
+    for path in _unlinked(root, texts):
+        path.unlink()
+
+
+def _unlinked(root: Path, texts: Iterable[str]) -> list[Path]:
+    """Files of tables that no document links to any more."""
+    return sorted(set((root / _TABLES).glob("*.md")) - {root / document for document in texts})
 
 
 def _draw(root: Path, folder: Path) -> Iterator[Path]:
@@ -389,18 +392,18 @@ def main(options: _Options) -> None:
     root = find_clone(options.root)
     rows = options.results or root / "benchmarks" / "results"
     if options.check:
-        stale = False
-        for document, text in _render(root, rows).items():
+        texts = _render(root, rows)
+        faults = [f"{path.relative_to(root)} has no link: " for path in _unlinked(root, texts)]
+        for document, text in texts.items():
             written = (root / document).read_text(encoding="utf-8") if (root / document).is_file() else ""
-            if written == text:
-                continue
-            lines = itertools.zip_longest(written.split("\n"), text.split("\n"))
-            line = next(number for number, (before, after) in enumerate(lines, start=1) if before != after)
-            edit = f"edit {_TEMPLATES}/{_DOCUMENTS[document]}, then " if document in _DOCUMENTS else ""
-            remedy = f"{edit}run python -m benchmarks.report"
-            print(f"{document}, line {line} is out of date: {remedy}", file=sys.stderr)
-            stale = True
-        if stale:
+            if written != text:
+                lines = itertools.zip_longest(written.split("\n"), text.split("\n"))
+                line = next(number for number, (before, after) in enumerate(lines, start=1) if before != after)
+                edit = f"edit {_TEMPLATES}/{_DOCUMENTS[document]}, then " if document in _DOCUMENTS else ""
+                faults.append(f"{document}, line {line} is out of date: {edit}")
+        for fault in faults:
+            print(f"{fault}run python -m benchmarks.report", file=sys.stderr)
+        if faults:
             sys.exit(_OUT_OF_DATE)
         print(f"{', '.join(_DOCUMENTS)}: up to date")
     else:

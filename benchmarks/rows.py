@@ -1,7 +1,7 @@
 """Rows: τ of every predictor against the number of training rows, and the curve towards the paper's.
 
 python -m benchmarks.rows                                      MNIST, on the zoo in this repository
-python -m benchmarks.rows --sizes 100 200 400 --models mlp hyperparameters --quick
+python -m benchmarks.rows --sizes 50 100 200 --models mlp hyperparameters --quick
 
 Every predictor is fitted on the first rows of the train split in the order of their runs' hashes, so a smaller part
 lies in every larger one; validation and test stay whole. To the means of three sizes or more a curve is fitted and

@@ -4,10 +4,10 @@ python -m benchmarks.transfer                                  all configs of th
 python -m benchmarks.transfer --config mnist mnist-seeds --zoo DIR --device cuda --out results
 python -m benchmarks.transfer --tested-on configs              not on the other checkpoints of the same config
 
-Every config is fitted on at one checkpoint and tested on its own test split, on its other checkpoints, and on every
-other config of the same task and dimensions, without the runs it was fitted on: once on the rows whose configuration is
-not in the train split, and once on all. Writes OUT/transfer.jsonl and OUT/transfer.CONFIG.md; finished trials are not
-computed again.
+Every config is fitted on at one checkpoint and tested on its own test split, on its other checkpoints (but for those
+that few runs of a thinned zoo have), and on every other config of the same task and dimensions, without the runs it was
+fitted on: once on the rows whose configuration is not in the train split, and once on all. Writes OUT/transfer.jsonl
+and OUT/transfer.CONFIG.md; finished trials are not computed again.
 """
 
 from collections.abc import Sequence
@@ -34,6 +34,7 @@ from benchmarks.experiment import Experiment
 from benchmarks.models.registry import check_models, own_models
 from zoo.format.published import PublishedZoo
 from zoo.reading.locate import find_folder
+from zoo.reading.reader import open_zoo
 
 
 def _targets(
@@ -42,7 +43,9 @@ def _targets(
     """Config and checkpoint of the other test splits: the config's own checkpoints, then configs that are alike."""
     details, targets = zoo.config(config), []
     if "checkpoints" in kinds:
-        targets += [(config, label) for label in details.checkpoints if label != fitted_at]
+        counts = open_zoo(zoo.folder, config, "all").metadata["checkpoint"].value_counts()
+        common = (label for label in details.checkpoints if 2 * counts.get(label, 0) > counts.max())
+        targets += [(config, label) for label in common if label != fitted_at]
     for name in configs if "configs" in kinds else ():
         other = zoo.config(name)
         if name != config and (other.task, other.spec) == (details.task, details.spec):

@@ -1,6 +1,6 @@
 """Checkpoints in other forms: safetensors files, torch state_dicts, Parquet.
 
-    python -m zoo.export small-transformer-zoo mnist one.safetensors --where "run_id == '…' and checkpoint == 'best'"
+    python -m zoo.export small-transformer-zoo mnist one.safetensors --where "run_id == '…' and epoch == 75"
     python -m zoo.export small-transformer-zoo mnist good/ --format torch --where "test_accuracy >= 0.9"
     python -m zoo.export small-transformer-zoo agnews parquet/ --format parquet
 

@@ -111,8 +111,7 @@ def _write_config(
         raise ValueError(fault)
     facts, kept = metadata.to_pandas(), record.checkpoints_among(options.checkpoints)
     facts["split"] = splits_of(facts.__getitem__, repeats=record.repeats is not None, shares=options.splits)
-    chosen = facts["checkpoint"].isin(kept)
-    by_split = {split: completed[chosen & (facts["split"] == split)] for split in SPLITS}
+    by_split = {split: completed[facts["checkpoint"].isin(kept) & (facts["split"] == split)] for split in SPLITS}
     files: dict[str, FileEntry] = {}
     schema, run_schema = (stored_schema(each, runs) for each in (checkpoint_schema(rows.spec), PUBLISHED_RUN_SCHEMA))
     for split in SPLITS:

@@ -30,7 +30,7 @@ _FEWEST_ROWS = 8
 
 @dataclass(frozen=True)
 class HeldOutRows:
-    """The test split of a config at one checkpoint, or at ``all``.
+    """The test split of a config at one checkpoint, or at ``all``; without a choice at the usual one.
 
     A key is a run and a checkpoint. ``sha256`` is of the rows alone (run ids, checkpoints, accuracies, weights),
     however they are divided into files: adding runs to a zoo changes it only where some of them are in the test split.

@@ -66,7 +66,8 @@ def test_a_table_apart_has_a_file_that_comes_and_goes_with_its_link(tmp_path: Pa
     report.main(arguments)
     assert document.read_text() == "[Table: MNIST, one seed](results/tables/mnist-one-seed.md)\n"
     assert (document.parent / "results" / "tables" / "mnist-one-seed.md") == own
-    assert own.read_text().startswith("# MNIST, one seed\n\n| Kendall's τ, mnist, epoch_75 | no threshold |\n")
+    assert "\n\n# MNIST, one seed\n\n| Kendall's τ, mnist, epoch_75 | no threshold |\n" in own.read_text()
+    assert own.read_text().endswith("\n\nExplained in [benchmarks/RESULTS.md](../../RESULTS.md).\n")
     assert "| MLP | **0.250 ± 0.010**<br>" in own.read_text()
 
     def check() -> str:
@@ -77,11 +78,15 @@ def test_a_table_apart_has_a_file_that_comes_and_goes_with_its_link(tmp_path: Pa
         return capsys.readouterr().err
 
     results.append([row("tau", 0.5, **what)], rows)
-    assert check() == f"{_TABLES}/{own.name}, line 5 is out of date: run python -m benchmarks.report\n"
+    assert check() == f"{_TABLES}/{own.name}, line 7 is out of date: run python -m benchmarks.report\n"
     template.write_text(link + link)
     assert "two tables are called 'MNIST, one seed'" in check()
     template.write_text("no table\n")
-    assert f"{_TABLES}/{own.name}, line 1 is out of date" in check()
+    assert f"{_TABLES}/{own.name} has no link: run python -m benchmarks.report\n" in check()
+    (tmp_path / _TEMPLATES / "README.md.j2").write_text(link)
+    report.main(arguments)
+    assert "](benchmarks/results/tables/mnist-one-seed.md)" in (tmp_path / "README.md").read_text()
+    (tmp_path / _TEMPLATES / "README.md.j2").write_text("no table\n")
     report.main(arguments)
     assert not own.exists()
     report.main([*arguments, "--check"])

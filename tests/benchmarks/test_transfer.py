@@ -18,6 +18,7 @@ from tests.benchmarks.test_report import row
 from tests.fabricated import TINY_MNIST, fabricate_shard, publish
 from zoo.format.hyperparameters import CONFIGURATION
 from zoo.format.published import PublishedZoo
+from zoo.reading.locate import find_folder
 
 
 @pytest.fixture(scope="module")
@@ -145,3 +146,10 @@ def test_bad_input_is_one_clear_line(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_checkpoints_that_few_runs_of_a_thinned_zoo_have_are_not_tested_on() -> None:
+    zoo = PublishedZoo.read(find_folder("small-transformer-zoo", "mnist"))
+    configs = tuple(zoo.configs)
+    assert transfer._targets(zoo, "mnist", "epoch_75", configs) == [("mnist-seeds", "epoch_75")]
+    assert transfer._targets(zoo, "agnews", "epoch_75", configs) == []

@@ -215,7 +215,7 @@ class ZooReader:
     def runs(self) -> pd.DataFrame:
         """One row per run of this config, diverged ones and all splits included, with its curves.
 
-        ``has_weights`` tells the runs whose checkpoints are in this zoo.
+        ``has_weights`` is true for runs of which at least one checkpoint is in this zoo.
         """
         runs = read_table(self._runs, PUBLISHED_RUN_SCHEMA).to_pandas()
         there = runs["status"] == "completed"
