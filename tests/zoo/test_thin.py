@@ -33,7 +33,7 @@ def test_runs_stay_and_few_have_weights(runs: Path, tmp_path: Path, capsys: pyte
     publish([str(thin), str(out)])
     verify([str(out)])
     assert "no faults" in capsys.readouterr().out
-    assert "all runs are listed, but not all of their checkpoints are here" in (out / "README.md").read_text()
+    assert "all runs are listed, but only some of their checkpoints are here" in (out / "README.md").read_text()
     for config, details in PublishedZoo.read(out).configs.items():
         shards = [Shard.read(folder) for folder in sorted((runs / config).glob("shard-*"))]
         assert details.thinned == {str(s.record.shard): s.manifest.files[CHECKPOINTS_FILE].sha256 for s in shards}
