@@ -16,11 +16,13 @@ from zoo.format.manifest import Manifest
 from zoo.format.published import RUNS_FILE, PublishedZoo
 from zoo.format.record import task_of
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA
+from zoo.format.shard import find_shards
 from zoo.format.table_file import read_table
 from zoo.verify import _verify
 
 ROOT = Path(__file__).parent.parent.parent
 SAMPLE, GENERATED = ROOT / "small-transformer-zoo", ROOT / "benchmarks" / "results" / "generated"
+GRID = GENERATED.parent / "grid"
 STATUS = Path("/proc/self/status")
 CONFIGS = ("agnews", "mnist", "mnist-seeds")
 
@@ -81,6 +83,18 @@ def test_a_run_that_was_also_trained_with_a_shard_of_the_grid_has_the_same_curve
     for name in both:
         own = {"shard": None, "wall_seconds": None}
         assert sample[name] | own == generated[name] | own
+
+
+@pytest.mark.parametrize(("config", "common"), [("agnews", 235), ("mnist", 39)])
+def test_a_run_of_a_draw_has_the_curves_that_it_has_in_its_shard_of_the_whole_grid(config: str, common: int):
+    """Trained on another day, beside other runs, and some with a second shard on the same GPU."""
+    sample = runs_of(SAMPLE, config)
+    trained = (run for shard in find_shards(GRID)[0][config] for run in shard.runs().to_pylist())
+    again = [run for run in trained if run["run_id"] in sample]
+    assert len(again) == common
+    own = dict.fromkeys(("shard", "wall_seconds", "code_version"))
+    for run in again:
+        assert {name: sample[run["run_id"]][name] for name in run} | own == run | own
 
 
 def test_the_table_of_generated_runs_is_the_one_in_their_manifest():
