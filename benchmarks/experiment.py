@@ -166,20 +166,17 @@ class Entry:
         return [outcome.predicted for outcome in self.outcomes]
 
     @property
-    def truth(self) -> np.ndarray:
-        return self.outcomes[0].truth
-
-    @property
-    def folds(self) -> np.ndarray | None:
-        return self.outcomes[0].folds
+    def first(self) -> Outcome:
+        """That of the first seed, which has the same test rows as the others."""
+        return self.outcomes[0]
 
     @property
     def rankable(self) -> bool:
-        return not statistics.is_constant(self.truth, self.folds)
+        return not statistics.is_constant(self.first.truth, self.first.folds)
 
     def taus(self) -> list[float]:
         """One τ per seed; a constant prediction ranks nothing and counts as 0."""
-        return [statistics.tau_or_zero(each, self.truth, self.folds) for each in self.predictions]
+        return [statistics.tau_or_zero(each, self.first.truth, self.first.folds) for each in self.predictions]
 
     def taus_within(self) -> np.ndarray | None:
         """τ within each configuration [seeds, configurations]; None where it is not defined.
@@ -187,20 +184,15 @@ class Entry:
         It is where the zoo has several runs of a configuration, each row is a run of its own (not one of several
         checkpoints, which differ in more than the seed), and some configuration can be ranked.
         """
-        numbers, runs = self.outcomes[0].configurations, self.outcomes[0].runs
+        numbers, runs = self.first.configurations, self.first.runs
         if numbers is None or len(np.unique(runs)) < len(runs):
             return None
-        taus = np.stack([statistics.taus_within(each, self.truth, numbers) for each in self.predictions])
+        taus = np.stack([statistics.taus_within(each, self.first.truth, numbers) for each in self.predictions])
         return taus if taus.size else None
-
-    @property
-    def units(self) -> np.ndarray:
-        """What is drawn in a bootstrap: the run of each row, or its configuration."""
-        return self.outcomes[0].units
 
     def rows(self, metric: str, values: Sequence[float], resampled: np.ndarray | None = None) -> list[Result]:
         """The mean of a metric, of all seeds together or of each, with its error and its interval."""
-        model, device = self.trial.model, str(self.outcomes[0].notes["device"])
+        model, device = self.trial.model, str(self.first.notes["device"])
         where = {"n": len(self.outcomes), "device": device, "packages": _packages_of(model)}
         what = {"model": model, "setting": self.trial.setting()} | where
         return Result.estimated(self.trial.benchmark, self.trial.config, metric, values, resampled, **what)
@@ -232,15 +224,15 @@ def _data_rows(column: Trial, entries: Sequence[Entry], parts: Sequence[Benchmar
     if column.label_checkpoint:
         values["left_out_runs"] = parts[0].left_out
     if entries:
-        entry = entries[0]
-        values["test_rows"], values["test_runs"] = len(entry.truth), len(np.unique(entry.outcomes[0].runs))
+        entry, first = entries[0], entries[0].first
+        values["test_rows"], values["test_runs"] = len(first.truth), len(np.unique(first.runs))
         if examples and entry.rankable:
-            values["noise_ceiling"] = statistics.noise_ceiling(entry.truth, examples, folds=entry.folds)
-        within, configurations = entry.taus_within(), entry.outcomes[0].configurations
+            values["noise_ceiling"] = statistics.noise_ceiling(first.truth, examples, folds=first.folds)
+        within, configurations = entry.taus_within(), first.configurations
         if within is not None and configurations is not None:
             values["configurations_within"] = within.shape[1]
             if examples:
-                values["noise_ceiling_within"] = statistics.noise_ceiling_within(entry.truth, configurations, examples)
+                values["noise_ceiling_within"] = statistics.noise_ceiling_within(first.truth, configurations, examples)
     where = {"n": 1, "device": torch.device("cpu"), "variant": "data", "setting": setting}
     found = {metric: value for metric, value in values.items() if value is not None}
     return [Result.measured(column.benchmark, column.config, *each, **where) for each in found.items()]
@@ -255,10 +247,10 @@ def _entry_rows(entries: Sequence[Entry]) -> list[Result]:
     """
     if not entries:
         return []
-    counts = statistics.resample_runs(entries[0].units)
-    all_resamples = [
-        statistics.bootstrap_taus(entry.predictions, entry.truth, counts, entry.folds, entry.units) for entry in entries
-    ]
+    tested = entries[0].first
+    assert all(np.array_equal(entry.first.truth, tested.truth) for entry in entries), "a column has one test set"
+    where = (tested.truth, statistics.resample_runs(tested.units), tested.folds, tested.units)
+    all_resamples = [statistics.bootstrap_taus(entry.predictions, *where) for entry in entries]
     means = [float(np.mean(entry.taus())) for entry in entries]
     merits = [
         (trial.recipe == known_models()[trial.model].recipe, trial.model in weight_models(), mean)
@@ -268,7 +260,6 @@ def _entry_rows(entries: Sequence[Entry]) -> list[Result]:
     references = {entry.trial.model: place for place, entry in enumerate(entries) if entry.trial.model in _REFERENCES}
     rows = []
     for entry, mean, resamples in zip(entries, means, all_resamples, strict=True):
-        assert np.array_equal(entry.truth, entries[0].truth), "a column has one test set"
         rows += entry.rows("tau", entry.taus(), resamples)
         if (within := entry.taus_within()) is not None:
             resampled = statistics.resampled_means(within.mean(axis=0))
@@ -277,11 +268,11 @@ def _entry_rows(entries: Sequence[Entry]) -> list[Result]:
         for model, place in references.items():
             if entry is not entries[place]:
                 rows += entry.rows(f"tau_above_{model}", [mean - means[place]], resamples - all_resamples[place])
-        r2 = [statistics.coefficient_of_determination(each, entry.truth) for each in entry.predictions]
+        r2 = [statistics.coefficient_of_determination(each, tested.truth) for each in entry.predictions]
         rows += entry.rows("r2", r2)
-        constant = [statistics.is_constant(each, entry.folds) for each in entry.predictions]
+        constant = [statistics.is_constant(each, tested.folds) for each in entry.predictions]
         rows += entry.rows("constant_seeds", [sum(constant)])
-        for name in entry.outcomes[0].notes:  # those that are numbers
+        for name in entry.first.notes:  # those that are numbers
             values = [value for outcome in entry.outcomes if isinstance(value := outcome.notes.get(name), int | float)]
             rows += entry.rows(name, values) if values else []
     return rows

@@ -42,7 +42,7 @@ def _predictions(folder: Path) -> Iterator[Predictions]:
         index = ResultIndex.latest(rows, config, where)
         direction = direction_of(index.label)
         for name, outcome in first_predictions(index, folder).items():
-            setting = main_setting(name)
+            setting = main_setting(name, index.thresholds[0])  # which these predictions are of
             interval = index.interval("tau", name, **setting)
             yield Predictions(
                 config,

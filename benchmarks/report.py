@@ -235,7 +235,7 @@ class _Contents:
         if benchmark == "kendall":
             parts.setdefault("where", _HEADLINE.get(config))
         recipe = MODELS[who].recipe if who in MODELS else "paper"
-        plain: dict[str, Value] = {"threshold": 0.0, "recipe": recipe, **dict.fromkeys(_UNSET)}
+        plain: dict[str, Value] = {"threshold": 0.0, "recipe": recipe, "at_once": 1, **dict.fromkeys(_UNSET)}
         wanted = plain | {name: list(value) if isinstance(value, tuple) else value for name, value in setting.items()}
         found = [
             row.value

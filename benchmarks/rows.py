@@ -113,8 +113,9 @@ def _curve_rows(outcomes: Outcomes, all_rows: int, towards: int) -> Iterator[Res
 
 def _resampled_means(entry: Entry) -> Float[np.ndarray, " b"]:
     """The mean τ of as many seeds, drawn with replacement, in every resample of the test runs."""
-    counts, units = resample_runs(entry.units), entry.units
-    per_seed = np.stack([bootstrap_taus([each], entry.truth, counts, units=units) for each in entry.predictions])
+    truth, units = entry.first.truth, entry.first.units
+    counts = resample_runs(units)
+    per_seed = np.stack([bootstrap_taus([each], truth, counts, units=units) for each in entry.predictions])
     draw = np.random.default_rng(entry.trial.rows or 0)  # other seeds for each number of rows
     return np.take_along_axis(per_seed, draw.integers(len(per_seed), size=per_seed.shape), axis=0).mean(axis=0)
 

@@ -3,10 +3,10 @@
     python -m benchmarks.scale read RUNS                    of every finished shard below RUNS, into OUT/features
     python -m benchmarks.scale table --config mnist agnews  τ of each predictor by its number of training rows
 
-Kept of each run at 75 % of its epochs, in half precision: the principal components of invariants and responses that the
-Gauge-NFN of this package reads, which were found on a part of the training runs; raw moments; the seven statistics of
-STATNN, here of the embedding too. The table needs no weights, and its splits are the zoo's. Writes OUT/scale.jsonl and
-OUT/scale.md.
+Kept of each run at 75 % of its epochs: the principal components of invariants and responses that the Gauge-NFN of this
+package reads, which were found on a part of the training runs, and the seven statistics of STATNN, here of the
+embedding too, both to six significant bits; raw moments in half precision. The table needs no weights, and its splits
+are the zoo's. Writes OUT/scale.jsonl and OUT/scale.md.
 """
 
 from dataclasses import dataclass
@@ -80,6 +80,8 @@ from zoo.transformer.spec import SPECS, Component
 
 _FEATURES = "features"
 _AT_ONCE = 128
+_EXACT = "raw_moments"
+"""Rounded to six bits they rank AG News' runs worse, with a τ of 0.863 instead of 0.869; the others rank as before."""
 
 
 def _statistics(weights: TransformerWeights) -> Float[Tensor, "n numbers"]:
@@ -103,7 +105,11 @@ def _read_shard(shard: Shard, device: torch.device) -> pa.Table:
     flat = torch.from_numpy(rows.gather(chosen)).to(device)
     for name, read in readers.items():
         pieces = [read(TransformerWeights.from_flat(spec, part)) for part in flat.split(_AT_ONCE)]
-        numbers = torch.cat(pieces).half().cpu().numpy()
+        numbers = torch.cat(pieces).half()
+        if name != _EXACT:
+            mantissa, exponent = torch.frexp(numbers.float())
+            numbers = torch.ldexp((mantissa * 2**6).round() / 2**6, exponent).half()
+        numbers = numbers.cpu().numpy()
         column = pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), numbers.shape[1])
         table = table.append_column(name, column)
     return table
@@ -121,7 +127,8 @@ def _keep(options: _Read) -> None:
                 raise ValueError(f"{shard.folder} is thinned: not all of its runs have weights to read")
             table = _read_shard(shard, device)
             with atomic_file(path) as file:
-                pq.write_table(table, file, compression="zstd")
+                columns: dict[str, Any] = {"use_byte_stream_split": [f"{name}.list.element" for name in _STORED]}
+                pq.write_table(table, file, compression="zstd", use_dictionary=False, **columns)
             print(f"{printable(path)}: {len(table):,} runs")
 
 
@@ -146,15 +153,14 @@ class _StoredMoments(_Stored, nfn.RawMomentsPredictor):
 class _StoredStatNN(_Stored, nfn.StatNN):
     """STATNN on stored statistics, those of the embedding like those of the rest."""
 
-    def _counts(self) -> dict[Component, int]:
-        zeros = TransformerWeights.from_flat(self.spec, torch.zeros(1, self.spec.num_parameters))
-        return {component: tensor_statistics(zeros, component).shape[-1] for component in self.spec.components}
-
     def build_reader(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
-        return dense([self._counts()[component], self.width, self.width], generator), self.width
+        zeros = TransformerWeights.from_flat(self.spec, torch.zeros(1, self.spec.num_parameters))
+        count = tensor_statistics(zeros, component).shape[-1]
+        return dense([count, self.width, self.width], generator), self.width
 
     def read_components(self, inputs: Float[Tensor, "b inputs"]) -> list[Float[Tensor, "b outputs"]]:
-        parts = inputs.split(list(self._counts().values()), dim=-1)
+        counts = [next(reader.parameters()).shape[1] for reader in self.parts.values()]
+        parts = inputs.split(counts, dim=-1)
         return [reader(part) for reader, part in zip(self.parts.values(), parts, strict=True)]
 
 
@@ -209,12 +215,10 @@ def _judge(
         (fitted,) = fit(train, validation, (0,), 1)
         test = data.open_test()
         return [fitted.predict(test)], test.truth()
-    kind, recipe = _STORED[model], RECIPES[MODELS[model].recipe]
-
-    def build(generator: torch.Generator) -> nfn.Predictor:
-        return kind(train.spec, generator=generator)
-
-    all_fitted = train_together(build, range(options.seeds), train, validation, recipe, options.epochs)
+    kind, recipe, seeds = _STORED[model], RECIPES[MODELS[model].recipe], range(options.seeds)
+    all_fitted = train_together(
+        lambda generator: kind(train.spec, generator=generator), seeds, train, validation, recipe, options.epochs
+    )
     networks: list[Any] = [fitted.predictor for fitted in all_fitted]
     test = data.open_test()
     with torch.no_grad():

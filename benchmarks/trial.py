@@ -368,16 +368,14 @@ def _count_peak_memory(device: torch.device) -> Callable[[], float | None]:
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
-        before = _memory_of_process("VmRSS")
-    except (OSError, AttributeError):
+        before = _peak_of_process()
+    except (OSError, AttributeError, ValueError):
         return lambda: None
-    return lambda: max(0.0, _memory_of_process("VmHWM") - before)
+    return lambda: _peak_of_process() - before
 
 
-def _memory_of_process(kind: str) -> float:
-    """Megabytes, by one of the names that proc(5) has for them."""
-    status = Path("/proc/self/status")
-    for line in status.read_text().splitlines() if status.exists() else ():
-        if line.startswith(f"{kind}:"):
-            return int(line.split()[1]) / 1024
-    raise OSError("this system does not report the memory of a process: the benchmark needs Linux")
+def _peak_of_process() -> float:
+    """The most megabytes that this process had since its ``clear_refs`` was written to, as proc(5) reports them."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (kilobytes,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
+    return int(kilobytes) / 1024

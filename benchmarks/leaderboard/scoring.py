@@ -34,15 +34,15 @@ class HeldOutRows:
 
     A key is a run and a checkpoint. ``sha256`` is of the rows alone (run ids, checkpoints, accuracies, weights),
     however they are divided into files: adding runs to a zoo changes it only where some of them are in the test split.
-    ``units`` numbers what a bootstrap draws: the run of each row, or its configuration where the zoo has several runs
-    of each. ``configurations`` is None elsewhere.
+    ``units`` are what a bootstrap draws: the run of each row, or the number of its configuration where the zoo has
+    several runs of each. ``configurations`` is None elsewhere.
     """
 
     config: str
     checkpoint: str
     keys: tuple[tuple[str, str], ...]
     truth: Float[np.ndarray, " n"]
-    units: Integer[np.ndarray, " n"]
+    units: np.ndarray
     configurations: Integer[np.ndarray, " n"] | None
     test_examples: int
     sha256: str
@@ -53,15 +53,14 @@ class HeldOutRows:
         checkpoint = chosen_checkpoint(reader.details, reader.config, checkpoint)
         rows = Checkpoints.read(reader, checkpoint, torch.device("cpu"))
         labels = rows.metadata["checkpoint"].to_numpy(dtype=str)
-        configurations = rows.configurations() if reader.details.repeats is not None else None
-        runs = np.unique(rows.runs, return_inverse=True)[1].astype(np.int32)
+        repeats = reader.details.repeats is not None
         return cls(
             config=reader.config,
             checkpoint=checkpoint,
             keys=tuple(zip(rows.runs.tolist(), labels.tolist(), strict=True)),
             truth=rows.truth(),
-            units=runs if configurations is None else configurations,
-            configurations=configurations,
+            units=rows.units(repeats=repeats),
+            configurations=rows.configurations() if repeats else None,
             test_examples=count_test_examples(reader.details),
             sha256=hashlib.sha256("\n".join([rows.digest(), *labels]).encode()).hexdigest(),
         )

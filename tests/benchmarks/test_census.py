@@ -69,6 +69,15 @@ def test_the_papers_grid_says_nothing_about_a_task_of_ones_own(runs: Path) -> No
     assert lines[1].startswith("| photos, shards 0 to 1, demo preset, NVIDIA H200 | 20 | 10.0% | 1.0 |")
 
 
+def test_shards_that_shared_a_device_took_their_part_of_its_time(runs: Path, tmp_path: Path) -> None:
+    census.main([str(runs), "--out", str(tmp_path / "rows")])
+    census.main([str(runs), "--at-once", "2", "--out", str(tmp_path / "rows")])
+    table = census_table(results.read("census", tmp_path / "rows"))
+    assert "| mnist, shards 0 to 1, demo preset, NVIDIA H200 | 20 | 10.0% | 1.0 |" in table
+    assert "| mnist, shards 0 to 1 (2 at once), demo preset, NVIDIA H200 | 20 | 10.0% | 0.5 |" in table
+    assert "| 1.250 | 6.7 h, 4.7 GB |" in table
+
+
 def test_an_interrupted_shard_has_no_engine_time(runs: Path) -> None:
     timing = runs / "mnist" / "shard-00001" / TIMING_FILE
     timing.write_text(json.dumps({"wall_seconds": 30.0, "engine_seconds": None, "device": "NVIDIA H200"}))

@@ -51,6 +51,17 @@ def test_every_predictor_with_cells_is_there_with_its_tau() -> None:
 
 
 @pytest.mark.long
+def test_a_predictor_measured_at_a_threshold_alone_has_the_tau_of_that_threshold(tmp_path: Path) -> None:
+    committed = ResultIndex.latest(results.read("kendall", ROWS), "mnist").rows
+    rows = [row for row in committed if row.setting["threshold"] == 0.8]
+    results.append(rows, tmp_path)
+    (tmp_path / "cells").symlink_to(ROWS / "cells")
+    found = {entry.predictor: entry for entry in page._predictions(tmp_path)}
+    index = ResultIndex.latest(rows, "mnist")
+    assert found["MLP"].tau == index.value("tau", "mlp", **main_setting("mlp", 0.8)) is not None
+
+
+@pytest.mark.long
 def test_submissions_about_the_zoo_itself_are_there_with_their_tau() -> None:
     found = list(page._submitted(page._Options.leaderboard, "small-transformer-zoo"))
     ranking = {zoo["config"]: zoo["entries"] for zoo in json.loads((ROOT / _RANKING).read_text())["zoos"]}
