@@ -39,25 +39,18 @@ class TrainingRows:
 
     @classmethod
     def of(cls, task: TaskData, fraction: float) -> "TrainingRows":
-        """Labeled examples are drawn, and an epoch reads each once.
+        """⌊fraction·size⌋ labeled examples are drawn, the same for all runs, and an epoch reads each once.
 
         Of a text the first part is kept, and an epoch reads as much as of the whole: it passes through the part again
         and again.
         """
         size = len(task.train)
-        if task.spec.causal:
-            return cls(torch.arange(int(fraction * size)), size)
-        rows = train_subset(size, fraction)
-        return cls(rows, len(rows))
+        count = int(fraction * size)
+        return cls(torch.arange(count), size) if task.spec.causal else cls(_random_subset(size, count), count)
 
     def measured(self, task: TaskData) -> Int[Tensor, " m"]:
         """The rows that the train loss of a checkpoint is measured on; of a text, at most as many as test it."""
         return self.rows[: len(task.test)] if task.spec.causal else self.rows
-
-
-def train_subset(size: int, fraction: float) -> Int[Tensor, " n"]:
-    """⌊fraction·size⌋ examples, drawn once for all runs of this train fraction."""
-    return _random_subset(size, int(fraction * size))
 
 
 def _random_subset(size: int, count: int) -> Int[Tensor, " n"]:
@@ -79,14 +72,13 @@ class EpochBatches:
         return EpochBatches(self.rows.to(device), self.offsets.to(device))
 
 
-def epoch_batches(
-    subset: Int[Tensor, " n"], protocol: Protocol, epoch: int, per_epoch: int | None = None
-) -> EpochBatches:
-    """The subset in a new random order, cut into whole batches; what is left over is dropped.
+def epoch_batches(training: TrainingRows, protocol: Protocol, epoch: int) -> EpochBatches:
+    """The rows in a new random order, cut into whole batches; what is left over is dropped.
 
-    Where an epoch reads more, ``per_epoch``, the subset follows again and again, each time in another order.
+    Where an epoch reads more of them than there are, they follow again and again, each time in another order.
     """
-    wanted, batch = (per_epoch or len(subset)) if len(subset) else 0, protocol.batch_size
+    subset, batch = training.rows, protocol.batch_size
+    wanted = training.per_epoch if len(subset) else 0
     steps = wanted // batch
     if steps == 0:
         raise ValueError(f"{wanted:,} training examples do not fill one batch of {batch}: take a smaller batch_size")

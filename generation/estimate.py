@@ -48,7 +48,7 @@ def estimate_seconds(job: Job, configs: Sequence[RunConfig], task: TaskData, ste
     training = TrainingRows.of(task, configs[0].train_fraction)
     count = min(steps * protocol.batch_size, training.per_epoch)
     few = training.rows.repeat(ceil(count / max(1, len(training.rows))))[:count].to(task.train.labels.device)
-    share = len(few) / training.per_epoch
+    share = len(few) / max(1, training.per_epoch)
     part = replace(task, train=task.train[few], test=task.test[slice(ceil(share * len(task.test)))])
     trainer = PopulationTrainer(make_engine(job.engine, timed, part, device, job.models_per_pass))
 

@@ -101,8 +101,7 @@ class _SingleEngine(Engine):
     def train_epoch(self, state: PopulationState) -> Float64[Tensor, " P"]:
         for group in self.optimizer.param_groups:
             group["lr"] = self.protocol.learning_rate(self.configs[0].learning_rate, state.epoch)
-        rows = self.training_rows
-        batches = epoch_batches(rows.rows, self.protocol, state.epoch, rows.per_epoch).to(self.device)
+        batches = epoch_batches(self.training_rows, self.protocol, state.epoch).to(self.device)
         losses = train_batches(self.model, self.optimizer, self.inputs, batches)
         state.weights[0] = torch.cat([parameter.detach().flatten() for parameter in self.model.parameters()])
         return losses.double().mean(dim=0, keepdim=True)

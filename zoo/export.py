@@ -14,6 +14,7 @@ import json
 import re
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -35,14 +36,16 @@ class _Options:
 
 _command = Command(__name__, "zoo.export", __doc__, _Options)
 
+import numpy as np
+import pandas as pd
 import safetensors.torch
 import torch
+from jaxtyping import Integer
 
-from zoo.format.published import parse_splits
 from zoo.format.schema import CHECKPOINT, checkpoint_schema
 from zoo.format.table_file import ROWS_PER_BATCH
 from zoo.reading.reader import ZooReader, open_zoo
-from zoo.reading.selection import Where, select
+from zoo.reading.selection import Where
 from zoo.storage.atomic import atomic_file, remove_unfinished, write_atomically
 from zoo.storage.swap import replacing_folder
 from zoo.transformer.weights import TransformerWeights
@@ -110,11 +113,11 @@ def _to_safetensors(state: dict[str, torch.Tensor], metadata: dict[str, str]) ->
     return len(text).to_bytes(_LENGTH_BYTES, "little") + text + data[end:]
 
 
-def _export_parquet(reader: ZooReader, path: Path, where: Where = None, advance: Advance = lambda rows: None) -> int:
-    """Writes the chosen rows with all columns to one Parquet file, and returns their number."""
+def _export_parquet(reader: ZooReader, rows: Integer[np.ndarray, " n"], path: Path, advance: Advance) -> None:
+    """Writes rows with all columns to one Parquet file."""
     import pyarrow.parquet as pq
 
-    rows, schema = reader.rows(where), checkpoint_schema(reader.spec)
+    schema = checkpoint_schema(reader.spec)
     remove_unfinished(path.parent, re.escape(path.name))
     with atomic_file(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         # row groups of some batches: a reader fetches a group at a time
@@ -122,7 +125,6 @@ def _export_parquet(reader: ZooReader, path: Path, where: Where = None, advance:
             part = rows[start : start + 8 * ROWS_PER_BATCH]
             writer.write_table(reader.table(part))
             advance(len(part))
-    return len(rows)
 
 
 def _form_of(out: Path) -> str:
@@ -138,23 +140,19 @@ def _form_of(out: Path) -> str:
 
 @_command
 def main(options: _Options) -> None:
-    splits = parse_splits(options.split)
     form = options.format or _form_of(options.out)
     reader = open_zoo(options.zoo, options.config, options.split)
+    rows = reader.rows(options.where)
     with progress_bar() as bar:
-        task = bar.add_task("exporting", total=len(reader.rows(options.where)))
+        advance = partial(bar.advance, bar.add_task("exporting", total=len(rows)))
         if form != "parquet":
-            paths = export_checkpoints(reader, options.out, form, options.where, lambda rows: bar.advance(task, rows))
-            rows = len(paths)
+            export_checkpoints(reader, options.out, form, options.where, advance)
         else:
             if options.out.is_file() or options.out.suffix == _PARQUET_SUFFIX:
                 raise ValueError(f"{options.out} names a file: Parquet goes into a folder, one file per split")
-            rows = 0
+            splits = np.array(reader.details.splits_of(reader.metadata.iloc[rows].__getitem__), dtype=str)
             with _filled_folder(options.out) as folder:
-                for split in splits:
-                    part = open_zoo(options.zoo, reader.config, split)
-                    if not select(part.metadata, options.where).any():
-                        continue
+                for split, part in pd.Series(rows).groupby(splits):
                     path = folder / f"{reader.config}-{split}{_PARQUET_SUFFIX}"
-                    rows += _export_parquet(part, path, options.where, lambda done: bar.advance(task, done))
-    print(f"{how_many(rows, 'checkpoint')} in {options.out}")
+                    _export_parquet(reader, part.to_numpy(), path, advance)
+    print(f"{how_many(len(rows), 'checkpoint')} in {options.out}")

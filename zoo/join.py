@@ -72,12 +72,13 @@ def _join(folders: Sequence[Path], out: Path, *, stated: Statements = NOTHING_ST
 
 def _copy_file(zoo: PublishedZoo, name: str, folder: Path, files: dict[str, FileEntry]) -> None:
     """One whole file of a zoo; a task's embedding may come from several, but must be the same in all."""
-    zoo.manifest.check_file(zoo.folder, name)
     entry = zoo.manifest.files[name]
     if files.setdefault(name, entry) != entry:
         raise ValueError(f"{zoo.folder / name} is not the one of an earlier zoo: they cannot be one zoo")
     with (zoo.folder / name).open("rb") as source, atomic_file(folder / name) as target:
         shutil.copyfileobj(source, target)
+    if FileEntry.of(folder / name, entry.rows) != entry:
+        raise ValueError(f"{zoo.folder / name} changed while reading: wait for publishing to end")
 
 
 @_command

@@ -270,7 +270,7 @@ def main(options: _Options) -> None:
     counted = f"{rows:,} rows in {len(zoo.manifest.files)} files, {size / 1e6:,.1f} MB"
     print(f"{printable(folder)}: {', '.join(zoo.configs)}; {counted}: no faults")
     if options.evaluate:
-        count = max([options.evaluate, *(len(config.filled_splits) for config in zoo.configs.values())])
-        drawn = how_many(count, "random row")
+        counts = {len(_drawn_rows(details, options)) for details in zoo.configs.values()}
+        drawn = f"{'up to ' if len(counts) > 1 else ''}{how_many(max(counts), 'random row')}"
         within = f"all within {_ACCURACY_TOLERANCE}, losses within {_LOSS_TOLERANCE}"
         print(f"accuracy of {drawn} per config measured again: {within}")

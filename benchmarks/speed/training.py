@@ -21,7 +21,7 @@ from benchmarks.models.training import RECIPES, train_together
 from benchmarks.options import EPOCHS
 from benchmarks.results import Result, Scalar, Setting
 from benchmarks.statistics import standard_error
-from generation.data import TrainingInputs, epoch_batches, train_subset
+from generation.data import TrainingInputs, TrainingRows, epoch_batches
 from generation.fused.variants import misfits, variant_named
 from generation.population.trainer import PopulationTrainer, make_engine
 from generation.protocol import RunConfig
@@ -112,7 +112,7 @@ def _single(config: str, device: torch.device, options: Any) -> Result:
     task = _random_task(spec, _SINGLE_STEPS * run.protocol.batch_size, 100).to(device)
     model = make_model(task.spec, run, device)
     optimizer, inputs = make_optimizer(run, model), TrainingInputs.prepare(task)
-    batches = epoch_batches(train_subset(len(task.train), 1.0), run.protocol, epoch=0).to(device)
+    batches = epoch_batches(TrainingRows.of(task, 1.0), run.protocol, epoch=0).to(device)
     with fast_small_products():
         epoch = partial(train_batches, model, optimizer, inputs, batches)
         seconds = measure({"epoch": epoch}, repeats=options.repeats, warmup=1)["epoch"]

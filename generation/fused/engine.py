@@ -76,8 +76,7 @@ class FusedEngine(Engine):
         return training.losses, self.evaluate(state.weights, state.alive, self.task.test, after=[training])
 
     def _training(self, state: PopulationState) -> TrainArguments:
-        rows = self.training_rows
-        batches = epoch_batches(rows.rows, self.protocol, state.epoch, rows.per_epoch).to(self.device)
+        batches = epoch_batches(self.training_rows, self.protocol, state.epoch).to(self.device)
         prepared = _epoch_examples(self.inputs, batches)
         packs, counts = _make_packs(prepared.lengths.view(batches.rows.shape), self.kernels.examples_at_once)
         first_step = state.epoch * len(batches)

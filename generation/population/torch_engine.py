@@ -93,8 +93,7 @@ class TorchEngine(Engine):
     @_quiet_compiler()
     @fast_small_products()
     def train_epoch(self, state: PopulationState) -> Float64[Tensor, " P"]:
-        training = self.training_rows
-        batches = epoch_batches(training.rows, self.protocol, state.epoch, training.per_epoch).to(self.device)
+        batches = epoch_batches(self.training_rows, self.protocol, state.epoch).to(self.device)
         rates = [self.protocol.learning_rate(config.learning_rate, state.epoch) for config in self.configs]
         learning_rate = torch.tensor(rates, dtype=self.dtype, device=self.device)[:, None]
         losses = torch.zeros(len(self.configs), dtype=torch.float64, device=self.device)
@@ -223,7 +222,7 @@ paper's two transformers."""
 
 
 def _bytes_per_example(spec: TransformerSpec) -> int:
-    """The same for any transformer: ``BYTES_PER_EXAMPLE``, or more in proportion to the activations."""
+    """The same for any transformer: ``_BYTES_PER_EXAMPLE``, or more in proportion to the activations."""
     return int(_BYTES_PER_EXAMPLE * max(1.0, _activations(spec) / _activations(AGNEWS)))
 
 

@@ -154,6 +154,8 @@ def _refined(
         "unit_scales": ("unit_scales", nothing.unit_scales),
     }
     free = {name: torch.zeros_like(now, requires_grad=True) for part, (name, now) in smooth.items() if part in parts}
+    if not free:
+        return found
 
     def step_of(free: dict[str, Tensor]) -> FullGroupElement:
         fields = {name: torch.exp(free[name]) for name in ("unit_scales",) if name in free}

@@ -79,8 +79,8 @@ def _classifier_features(composed: ComposedTransformer, spec: TransformerSpec) -
         features |= {f"classifier, {name}": values for name, values in of_units.items()}
     classes = composed.classes if units is None else units.columns.mT
     for name, matrix in (("classes", classes), ("class readings", composed.read_classes(composed.source_factor))):
-        products = matrix @ matrix.mT
-        products = _first_tokens(products, -1, -2) if units is None else spec.classes * products
+        rows = _first_tokens(matrix, -2) if units is None else matrix
+        products = (1 if units is None else spec.classes) * (rows @ rows.mT)
         features[f"products of {name}"] = _logarithmic(_lower_triangle(products))
         features[f"spectrum of {name}"] = _spectrum(matrix)
     if units is not None:

@@ -50,9 +50,8 @@ def check_gradients(
     spec = task.spec
     run = config(spec.task, dropout=dropout, seed=seed)
     fused = make(run)
-    examples = _epoch_examples(
-        TrainingInputs.prepare(task), epoch_batches(fused.training_rows.rows, run.protocol, epoch=0)
-    )
+    batches = epoch_batches(fused.training_rows, run.protocol, epoch=0)
+    examples = _epoch_examples(TrainingInputs.prepare(task), batches)
     order = (examples.facts & 0xFFFF).argsort()  # back to the order of the batch
     weights = initial_weights(task, run) if weights is None else weights.clone()
 

@@ -77,7 +77,7 @@ def train_single(
     for epoch in range(protocol.epochs):
         for group in optimizer.param_groups:
             group["lr"] = protocol.learning_rate(config.learning_rate, epoch)
-        batches = epoch_batches(training.rows, protocol, epoch, training.per_epoch).to(device)
+        batches = epoch_batches(training, protocol, epoch).to(device)
         train_loss = float(train_batches(model, optimizer, inputs, batches).double().mean())
         evaluation = measure(model, task, task.test, _EVALUATION_CHUNK)
         result.train_loss.append(train_loss)

@@ -5,7 +5,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from generation.data import EpochBatches, TrainingInputs, epoch_batches, model_batch, train_subset
+from generation.data import EpochBatches, TrainingInputs, TrainingRows, epoch_batches, model_batch
 from generation.population.engine import initial_weights
 from generation.protocol import Protocol
 from zoo.tasks.examples import Examples, TaskData
@@ -13,28 +13,32 @@ from zoo.transformer.spec import MNIST, TransformerSpec
 from zoo.transformer.weights import TransformerWeights
 
 
+def of_a_thousand(fraction: float) -> TrainingRows:
+    return TrainingRows.of(image_task(torch.zeros(1000, 4, 4, dtype=torch.uint8)), fraction)
+
+
 def test_train_fraction_picks_a_fixed_random_subset() -> None:
-    subset = train_subset(1000, 0.7)
+    subset = of_a_thousand(0.7).rows
     assert len(subset) == len(set(subset.tolist())) == 700
-    assert torch.equal(subset, train_subset(1000, 0.7))
+    assert torch.equal(subset, of_a_thousand(0.7).rows)
     assert subset.tolist() != list(range(700))
-    assert set(train_subset(1000, 0.7).tolist()) < set(train_subset(1000, 0.9).tolist())
-    assert train_subset(1000, 1.0).tolist() == list(range(1000))
+    assert set(of_a_thousand(0.7).rows.tolist()) < set(of_a_thousand(0.9).rows.tolist())
+    assert of_a_thousand(1.0).rows.tolist() == list(range(1000))
 
 
 def test_an_epoch_is_the_subset_shuffled_and_cut_into_whole_batches() -> None:
-    subset = train_subset(1000, 0.9)
-    batches = epoch_batches(subset, Protocol(), epoch=3)
+    training = of_a_thousand(0.9)
+    batches = epoch_batches(training, Protocol(), epoch=3)
     assert batches.rows.shape == (900 // 128, 128)
     seen = batches.rows.flatten().tolist()
     assert len(set(seen)) == len(seen)
-    assert set(seen) <= set(subset.tolist())
-    assert torch.equal(batches.rows, epoch_batches(subset, Protocol(), epoch=3).rows)
-    assert not torch.equal(batches.rows, epoch_batches(subset, Protocol(), epoch=4).rows)
+    assert set(seen) <= set(training.rows.tolist())
+    assert torch.equal(batches.rows, epoch_batches(training, Protocol(), epoch=3).rows)
+    assert not torch.equal(batches.rows, epoch_batches(training, Protocol(), epoch=4).rows)
 
 
 def test_crops_take_all_25_offsets_equally_often() -> None:
-    offsets = epoch_batches(train_subset(60_000, 1.0), Protocol(), epoch=0).offsets.flatten(0, 1)
+    offsets = epoch_batches(TrainingRows(torch.arange(60_000), 60_000), Protocol(), epoch=0).offsets.flatten(0, 1)
     counts = torch.bincount(5 * offsets[:, 0] + offsets[:, 1], minlength=25).double()
     expected = len(offsets) / 25
     assert len(counts) == 25
@@ -64,15 +68,15 @@ def test_a_crop_shifts_the_padded_image(shape: tuple[int, ...]) -> None:
 def test_without_padding_every_image_stays_as_it_is() -> None:
     images = torch.randint(0, 256, (32, 8, 12, 3), dtype=torch.uint8)
     task, protocol = image_task(images), Protocol(batch_size=16, crop_padding=0)
-    batches = epoch_batches(torch.arange(32), protocol, epoch=0)
+    batches = epoch_batches(TrainingRows(torch.arange(32), 32), protocol, epoch=0)
     assert int(batches.offsets.max()) == 0
     seen = TrainingInputs.prepare(task, protocol.crop_padding).batch(batches, 1)
     assert torch.equal(seen.inputs, images[batches.rows[1]])
 
 
 def test_wider_padding_takes_more_offsets_and_leaves_the_order_alone() -> None:
-    subset = torch.arange(8192)
-    wide, paper = (epoch_batches(subset, Protocol(crop_padding=padding), epoch=0) for padding in (8, 2))
+    training = TrainingRows(torch.arange(8192), 8192)
+    wide, paper = (epoch_batches(training, Protocol(crop_padding=padding), epoch=0) for padding in (8, 2))
     assert torch.equal(wide.rows, paper.rows)
     assert wide.offsets.unique().tolist() == list(range(17))
     assert paper.offsets.unique().tolist() == list(range(5))
@@ -91,7 +95,7 @@ def test_a_model_reads_channels_first() -> None:
 
 def test_only_the_centered_crop_leaves_a_training_image_as_it_is(digits: TaskData) -> None:
     inputs = TrainingInputs.prepare(digits)
-    batches = epoch_batches(torch.arange(len(digits.train)), Protocol(batch_size=160), epoch=0)
+    batches = epoch_batches(TrainingRows.of(digits, 1.0), Protocol(batch_size=160), epoch=0)
     seen = inputs.batch(batches, 0)
     originals = digits.train[batches.rows[0]]
     assert torch.equal(seen.labels, originals.labels)

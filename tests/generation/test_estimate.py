@@ -111,3 +111,16 @@ def test_a_dry_run_refuses_what_the_training_would_refuse(tmp_path: Path, capsys
     assert "do not fill one batch of 128" in refusal(main, words, capsys)
     assert "the fused engine cannot train here" in refusal(main, [*words, "--engine", "fused"], capsys)
     assert "--list shows all shards: leave out --shard and --dry-run" in refusal(main, [*words[2:], "--list"], capsys)
+
+
+@pytest.mark.parametrize("words", [["--dry-run"], []])
+def test_a_train_fraction_without_an_example_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    write_images(tmp_path)
+    path = write(tmp_path, re.sub(r"train_fraction = .*", "train_fraction = 0.001", TEXT))
+    words = ["--task", str(path), "--shard", "0", "--out", str(tmp_path / "runs"), "--device", "cpu", *words]
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert "error: 0 training examples do not fill one batch of 4" in capsys.readouterr().err.splitlines()[-1]

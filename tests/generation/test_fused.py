@@ -22,7 +22,7 @@ from small_tasks import few_digits, few_news, few_windows
 from torch import Tensor
 
 import zoo
-from generation.data import TrainingInputs, epoch_batches
+from generation.data import TrainingInputs, TrainingRows, epoch_batches
 from generation.fused.compiled import (
     _KERNELS,
     _SOURCES,
@@ -106,7 +106,8 @@ def test_gradients_of_a_head_with_the_other_heads_sums_are_found(tasks: dict[str
 @pytest.mark.parametrize("name", ["mnist", "agnews"])
 def test_the_reference_of_the_gradients_changes_nothing_but_the_rounding(name: str, tasks: dict[str, TaskData]) -> None:
     run, task, spec = config(name), tasks[name], PAPER_SPECS[name]
-    examples = _epoch_examples(TrainingInputs.prepare(task), epoch_batches(torch.arange(16), run.protocol, epoch=0))
+    batches = epoch_batches(TrainingRows(torch.arange(16), 16), run.protocol, epoch=0)
+    examples = _epoch_examples(TrainingInputs.prepare(task), batches)
     weights = PopulationState.initial(spec, [run], torch.device("cpu")).weights
     loss, gradient = exact_gradient(spec, weights, examples, torch.arange(16), 0.2, run.seed)
     with FactorsIn(torch.float64):
@@ -344,7 +345,7 @@ def test_examples_hold_what_the_batches_hold_and_texts_are_sorted_by_length(task
     task = tasks["agnews"]
     protocol = Protocol(batch_size=4)
     twin = TorchEngine([config("agnews")], task)
-    batches = epoch_batches(twin.training_rows.rows, protocol, epoch=1)
+    batches = epoch_batches(twin.training_rows, protocol, epoch=1)
     examples = _epoch_examples(twin.inputs, batches)
     ids = task.train.inputs[batches.rows.flatten()]
     lengths = (examples.facts >> 24).view(4, 4)
@@ -475,7 +476,7 @@ def test_a_gpu_too_small_for_a_wide_transformer_is_one_line(monkeypatch: pytest.
 
 def test_examples_are_cropped_by_the_protocol(tasks: dict[str, TaskData]) -> None:
     task, protocol = tasks["mnist"], Protocol(batch_size=16, crop_padding=0)
-    batches = epoch_batches(torch.arange(len(task.train)), protocol, epoch=0)
+    batches = epoch_batches(TrainingRows.of(task, 1.0), protocol, epoch=0)
     examples = _epoch_examples(TrainingInputs.prepare(task, protocol.crop_padding), batches)
     assert torch.equal(examples.tokens, _arrange(task, task.train[batches.rows.flatten()]).tokens)
 

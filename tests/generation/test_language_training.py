@@ -43,8 +43,8 @@ def test_an_epoch_passes_through_a_part_of_the_text_again_and_again() -> None:
     task, protocol = few_lines(train=100, test=20), Protocol(batch_size=16)
     whole, part = TrainingRows.of(task, 1.0), TrainingRows.of(task, 0.3)
     assert part.rows.tolist() == list(range(30)), "the first part of the text"
-    seen = [epoch_batches(part.rows, protocol, epoch, part.per_epoch).rows for epoch in (0, 1)]
-    assert len(seen[0]) == len(epoch_batches(whole.rows, protocol, 0, whole.per_epoch)) == 100 // 16
+    seen = [epoch_batches(part, protocol, epoch).rows for epoch in (0, 1)]
+    assert len(seen[0]) == len(epoch_batches(whole, protocol, 0)) == 100 // 16
     assert not torch.equal(*seen)
     for batches in seen:
         order = batches.flatten().tolist()
@@ -52,7 +52,7 @@ def test_an_epoch_passes_through_a_part_of_the_text_again_and_again() -> None:
         passes = [order[start : start + 30] for start in (0, 30, 60)]
         assert all(sorted(each) == list(range(30)) for each in passes)
         assert len({tuple(each) for each in passes}) == 3, "each time in another order"
-    assert max(Counter(epoch_batches(whole.rows, protocol, 0, whole.per_epoch).rows.flatten().tolist()).values()) == 1
+    assert max(Counter(epoch_batches(whole, protocol, 0).rows.flatten().tolist()).values()) == 1
 
 
 def test_best_is_the_first_epoch_of_the_lowest_loss_as_it_is_stored(lines: TaskData) -> None:

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from generation.data import TrainingInputs, epoch_batches
+from generation.data import TrainingInputs, TrainingRows, epoch_batches
 from generation.fused.engine import _COUNT_SHIFT, _TILES_SHIFT, _epoch_examples, _make_packs
 from generation.fused.variants import RECENT
 from generation.protocol import Protocol
@@ -59,7 +59,7 @@ def test_every_example_is_in_one_pack_that_has_room_for_it(packs_at_once: int, s
 
 
 def test_the_news_that_the_kernels_are_tested_with_come_in_packs_of_every_kind(news: TaskData) -> None:
-    batches = epoch_batches(torch.arange(len(news.train)), Protocol(batch_size=RECENT), epoch=0)
+    batches = epoch_batches(TrainingRows.of(news, 1.0), Protocol(batch_size=RECENT), epoch=0)
     lengths = _epoch_examples(TrainingInputs.prepare(news), batches).lengths.view(batches.rows.shape)
     kinds = {(examples, tiles) for step in packs_of(lengths.tolist()) for _, examples, tiles in step}
     assert kinds == {(1, 1), (2, 1), (3, 1), (4, 1), (1, 2), (2, 2), (1, 3), (1, 4)}

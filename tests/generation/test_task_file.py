@@ -247,6 +247,10 @@ WRONG = {
         ),
         "[grid] is too large: 360,000 configurations, at most 99,999",
     ),
+    "a number that Python does not print": (
+        SMALL.replace("patch_size = 4", f"patch_size = 0x{'f' * 5000}"),
+        "small.toml is not TOML: a whole number has more than 4,096 bits",
+    ),
     "a date": (SMALL.replace("[0.1]", "[2025-01-01]"), "cannot stand in a task file"),
 }
 

@@ -282,3 +282,11 @@ def test_bad_input_is_refused_in_one_clear_line(generator: torch.Generator):
         align(u, u, restarts=-1)
     with pytest.raises(ValueError, match="there is nothing to merge"):
         merge([])
+
+
+@pytest.mark.parametrize("parts", [("units",), ("heads", "boundary_scales"), ()])
+def test_parts_without_anything_smooth_take_no_gradient_steps(parts: tuple[str, ...], generator: torch.Generator):
+    u, v = (random_weights(TINY, (1,), generator) for _ in range(2))
+    inputs = made_up_inputs(u, 4)
+    found = align(u, v, parts=parts, inputs=inputs)
+    assert torch.equal(found.weights.flat(), align(u, v, parts=parts, inputs=inputs, steps=0).weights.flat())

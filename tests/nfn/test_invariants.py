@@ -283,3 +283,12 @@ def test_eigenvalues_that_a_gpu_does_not_find_are_computed_elsewhere(monkeypatch
     monkeypatch.setattr(torch.linalg, "eigvalsh", fail_once)
     torch.testing.assert_close(eigenvalues(torch.diag(torch.tensor([3.0, 1.0, 2.0]))), torch.tensor([1.0, 2.0, 3.0]))
     assert len(tried) == 2
+
+
+def test_the_features_of_a_large_vocabulary_take_no_memory_for_all_pairs_of_tokens():
+    """A file of a fitted predictor may name any spec, and what it reads is counted before the file is."""
+    many = 300_000
+    spec = TransformerSpec(
+        "lines", many, 8, dim=1, key_dim=1, value_dim=1, hidden_dim=1, residual=True, vocabulary=many, causal=True
+    )
+    assert sum(feature_layout(spec).values()) < many + 50_000

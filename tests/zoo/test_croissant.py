@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 import mlcroissant
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -100,6 +102,10 @@ def test_a_description_of_other_files_is_damage(spoiled):
     assert _verify(spoiled) == [f"{path} is damaged: {path.stat().st_size:,} bytes, manifest.json says {size(spoiled)}"]
     recorded(spoiled, "croissant.json")
     assert _verify(spoiled) == [f"{path} is damaged: size or SHA-256 of {wrong['@id']} is not the one in the manifest"]
+    content["distribution"].append({"@id": 5, "sha256": "0" * 64, "contentSize": "1 B"})
+    path.write_text(json.dumps(content))
+    recorded(spoiled, "croissant.json")
+    assert [line.partition("of ")[2].split()[0] for line in _verify(spoiled)] == ["5", wrong["@id"]]
     path.write_text('{"distribution": [3]}')
     recorded(spoiled, "croissant.json")
     assert _verify(spoiled) == [f"{path} is damaged: it is not a description of the zoo's files (TypeError)"]
@@ -122,3 +128,23 @@ def test_other_runs_in_the_parquet_file_are_damage(spoiled):
     path.write_bytes(b"PAR1 is not enough PAR1")
     recorded(spoiled, "mnist/runs.parquet")
     assert any(line.startswith(f"{path} is damaged: ") for line in _verify(spoiled))
+
+
+def test_what_the_parquet_file_tells_pandas_is_not_obeyed(spoiled):
+    path = spoiled / "mnist" / "runs.parquet"
+    runs = pq.read_table(path)
+    for told in (b"nothing", b"5", b'{"index_columns": 5}'):
+        pq.write_table(runs.replace_schema_metadata({b"pandas": told}), path)
+        recorded(spoiled, "mnist/runs.parquet")
+        assert not any(line.startswith(str(path)) for line in _verify(spoiled))
+
+
+def test_a_parquet_file_that_unpacks_to_more_than_the_runs_is_not_read(spoiled):
+    path, length = spoiled / "mnist" / "runs.parquet", 100_000
+    runs = pq.read_table(path)
+    ends = pa.array(np.arange(len(runs) + 1, dtype=np.int32) * length)
+    zeros = pa.ListArray.from_arrays(ends, pa.array(np.zeros(len(runs) * length, dtype=np.float32)))
+    pq.write_table(runs.set_column(runs.schema.get_field_index("test_accuracy"), "test_accuracy", zeros), path)
+    assert path.stat().st_size < 100_000
+    recorded(spoiled, "mnist/runs.parquet")
+    assert any(line.startswith(f"{path} is damaged: {path} unpacks to ") for line in _verify(spoiled))

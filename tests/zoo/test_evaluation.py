@@ -1,5 +1,6 @@
 """``zoo.evaluate``: one number per checkpoint, whatever the batch size."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,9 @@ def test_what_cannot_be_evaluated_is_refused_with_the_reason(
 def test_a_transformer_is_not_evaluated_on_the_other_task() -> None:
     with pytest.raises(ValueError, match="a transformer of agnews cannot be evaluated on mnist"):
         zoo.evaluate(zoo.build_model(zoo.AGNEWS, torch.zeros(zoo.AGNEWS.num_parameters)), digits(3))
+
+
+def test_a_transformer_is_not_evaluated_on_classes_that_it_does_not_have() -> None:
+    spec = replace(zoo.MNIST, classes=3)
+    with pytest.raises(ValueError, match="a transformer of 3 classes cannot be evaluated on the class"):
+        zoo.evaluate(zoo.build_model(spec, torch.zeros(spec.num_parameters)), digits(20))

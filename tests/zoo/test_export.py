@@ -17,6 +17,7 @@ from tests.refusal import refusal
 from zoo.export import main
 from zoo.format.schema import with_weights
 from zoo.format.shard import CHECKPOINTS_FILE, RUNS_FILE
+from zoo.reading.reader import ZooReader
 from zoo.storage.atomic import atomic_file
 from zoo.transformer.weights import TransformerWeights
 from zoo.verify import _verify
@@ -202,3 +203,22 @@ def test_a_killed_export_leaves_no_folder_that_looks_finished(zoo_folder, tmp_pa
     main([str(zoo_folder), "mnist", str(out), "--format", form])
     assert [path.name for path in tmp_path.iterdir()] == ["out"], "the leftovers are gone"
     assert all(not path.name.startswith(".") for path in out.iterdir())
+
+
+def test_one_export_has_the_splits_of_one_edition(made, tmp_path, monkeypatch):
+    """Where the zoo is published again between two splits."""
+    folder, runs = tmp_path / "zoo", []
+    publish(made / "runs", folder)
+    write = ZooReader.table
+
+    def publish_again(*arguments):
+        if not runs:
+            publish(made / "runs", folder, splits="20/20/60")
+        table = write(*arguments)
+        runs.append(set(table.column("run_id").to_pylist()))
+        return table
+
+    monkeypatch.setattr("zoo.reading.reader.ZooReader.table", publish_again)
+    main([str(folder), "mnist", str(tmp_path / "elsewhere" / "out"), "--format", "parquet"])
+    assert len(runs) == 3
+    assert sum(map(len, runs)) == len(set.union(*runs)), "no run is in two splits"

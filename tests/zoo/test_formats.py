@@ -224,6 +224,17 @@ def test_a_false_header_is_refused(tmp_path: Path, content: bytes, message: str)
         NpzData("my.npz").read(tmp_path)
 
 
+def test_an_array_that_ends_early_names_its_file(tmp_path: Path) -> None:
+    path, whole = write_npz(tmp_path), npy(plain((5, 4, 6)), bytes(120))
+    replace_member(path, "x_train", whole[:-20])
+    content = bytearray(path.read_bytes())
+    entry = content.rindex(b"x_train.npy") - 46  # in the directory, which has the size 24 bytes after its beginning
+    content[entry + 24 : entry + 28] = len(whole).to_bytes(4, "little")
+    path.write_bytes(content)
+    with one_line(r"my.npz: x_train is damaged: .*expected 120 bytes got 100"):
+        NpzData("my.npz").read(tmp_path)
+
+
 def test_a_small_file_that_unpacks_to_a_large_one_is_not_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,3 +106,15 @@ def test_damage_is_found_before_it_is_copied(parts, tmp_path):
     with pytest.raises(ValueError, match=r"runs\.arrow is damaged"):
         _join(parts, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_zoo_that_is_published_again_meanwhile_is_not_mixed_with_the_old_one(parts, tmp_path, monkeypatch):
+    def check_then_change(zoo, seen):
+        path = zoo.folder / "README.md" if zoo.folder != parts[0] else next(zoo.folder.glob("*/runs.arrow"))
+        path.write_bytes(b"another edition")
+        return iter(())
+
+    monkeypatch.setattr("zoo.join.zoo_faults", check_then_change)
+    with pytest.raises(ValueError, match=r"runs.arrow changed while reading: wait for publishing to end"):
+        _join(parts, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -147,3 +147,11 @@ def test_thinned_shards_go_elsewhere(runs: Path, capsys: pytest.CaptureFixture[s
     assert "lie inside one another" in refusal(main, [str(runs), str(runs / "thin")], capsys)
     assert "is not a folder" in refusal(main, ["nowhere", "thin"], capsys)
     assert "got epoch_99" in refusal(main, [str(runs), str(runs.parent / "thin"), "--checkpoints", "epoch_99"], capsys)
+
+
+def test_the_card_shows_a_checkpoint_that_was_kept(runs: Path, tmp_path: Path):
+    main([str(runs), str(tmp_path / "thin"), "--whole", "0", "--checkpoints", "best"])
+    publish([str(tmp_path / "thin"), str(tmp_path / "zoo")])
+    example = next(line for line in (tmp_path / "zoo" / "README.md").read_text().splitlines() if "z.batches(" in line)
+    assert "checkpoint == 'best'" in example
+    assert "nan" not in example

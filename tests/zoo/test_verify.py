@@ -247,6 +247,8 @@ def measured(fabricated, measured_once, tmp_path, monkeypatch) -> Path:
 def test_accuracies_are_measured_again_from_the_weights(measured, capsys):
     main([str(measured), "--evaluate", "10"])
     assert "accuracy of 10 random rows per config measured again: all within" in capsys.readouterr().out
+    main([str(measured), "--evaluate", "1000"])
+    assert "accuracy of 24 random rows per config measured again: all within" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("count", [1, 3, 5, 24])

@@ -37,15 +37,16 @@ from zoo.format.published import (
 from zoo.format.schema import CHECKPOINTS, PUBLISHED_RUN_SCHEMA, checkpoint_schema, usual_label
 from zoo.format.splits import SPLITS
 from zoo.format.statements import Statements
-from zoo.format.table_file import MAX_TABLE_BYTES, read_batches, read_table
+from zoo.format.table_file import read_batches, read_table
 from zoo.storage.atomic import atomic_file, write_atomically
 from zoo.storage.untrusted import HeldFile, parse_json, read_bounded
+from zoo.tasks.huggingface import unpacked_size
 from zoo.tasks.identity import KNOWN, SHORT_HASH
 from zoo.terminal import plain_markdown
 
 DEFAULT_CARD = Path(__file__).parent / "card_template.md"
 _PARTS, _CROISSANT = (Path(__file__).parent / name for name in ("card_parts.md", "croissant_template.json"))
-_MAX_BYTES = 16 << 20  # of croissant.json
+_MAX_CROISSANT_BYTES, _PARQUET_OVERHEAD = 16 << 20, 1 << 20
 _UNSAFE = re.compile(r"[^\w./ -]")  # in a name that stands in YAML, Markdown and code
 _Files = dict[str, FileEntry]
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
@@ -127,13 +128,15 @@ def _example(manifest: Manifest, details: dict[str, ConfigDetails], folder: Path
     chosen = {"config": name, "weights": config.spec.num_parameters, "split": None, "threshold": None}
     chosen |= {"label": label, "more_is_better": more, "checkpoint": config.usual_checkpoint}
     if splits := config.filled_splits:
-        values = []
+        values: dict[str, list[float]] = {}
         for file in split_files(manifest, name, splits[0]):
             source = pa.py_buffer(HeldFile(folder / file).map())
             for batch in read_batches(source, checkpoint_schema(config.spec), file):
-                at_checkpoint = np.array(batch.column("checkpoint").to_pylist()) == chosen["checkpoint"]
-                values += batch.column(label).to_numpy()[at_checkpoint].tolist()
-        rounded = (np.floor if more else np.ceil)(100 * np.median(values))
+                for checkpoint, value in zip(batch.column("checkpoint"), batch.column(label), strict=True):
+                    values.setdefault(checkpoint.as_py(), []).append(value.as_py())
+        if chosen["checkpoint"] not in values:  # thinned shards may have kept another one
+            chosen["checkpoint"] = next(iter(values))
+        rounded = (np.floor if more else np.ceil)(100 * np.median(values[chosen["checkpoint"]]))
         chosen |= {"split": splits[0], "threshold": float(rounded / 100)}
     return chosen
 
@@ -216,8 +219,8 @@ def croissant_faults(zoo: PublishedZoo) -> Iterator[str]:
     if CROISSANT_FILE not in zoo.manifest.files:
         return  # a zoo of the first release
     try:
-        content = parse_json(read_bounded(path, _MAX_BYTES), str(path))
-        stated = {each["@id"]: (each["sha256"], each["contentSize"]) for each in content["distribution"]}
+        content = parse_json(read_bounded(path, _MAX_CROISSANT_BYTES), str(path))
+        stated = {str(each["@id"]): (each["sha256"], each["contentSize"]) for each in content["distribution"]}
     except (ValueError, KeyError, TypeError) as error:
         yield f"{path} is damaged: it is not a description of the zoo's files ({type(error).__name__})"
         return
@@ -232,10 +235,11 @@ def parquet_fault(path: Path, runs: pa.Table) -> str | None:
     """What is wrong with a second table of runs: nothing if it holds the same rows."""
     try:
         file = pq.ParquetFile(path)
-        size = sum(file.metadata.row_group(index).total_byte_size for index in range(file.metadata.num_row_groups))
-        small = file.metadata.num_rows == len(runs) and size <= MAX_TABLE_BYTES
-        if small and file.read().to_pandas().equals(runs.to_pandas()):  # where NaN equals NaN
-            return None
-        return f"{path} is damaged: its rows are not those of {RUNS_FILE}"
-    except (pa.ArrowException, OSError) as error:
+        alike = file.schema_arrow.equals(runs.schema) and file.metadata.num_rows == len(runs)
+        if alike:
+            unpacked_size(str(path), 4 * runs.nbytes + _PARQUET_OVERHEAD)
+            # without the metadata, which pandas would obey; where NaN equals NaN
+            alike = file.read().replace_schema_metadata().to_pandas().equals(runs.to_pandas())
+        return None if alike else f"{path} is damaged: its rows are not those of {RUNS_FILE}"
+    except (pa.ArrowException, OSError, ValueError) as error:
         return f"{path} is damaged: {error}"

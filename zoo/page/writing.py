@@ -127,7 +127,7 @@ def _write_config(
 def _pictured_runs(runs: Sequence[int], merits: Sequence[float], count: int) -> list[int]:
     """The numbers of ``count`` runs, spread evenly over the order of their best checkpoints; all, if there are fewer.
 
-    The first and the last are always among them.
+    The first and the last are among them, if there is room for two.
     """
     best = pd.Series(list(merits), list(runs), dtype=float).groupby(level=0).max().sort_values(kind="stable")
     ranks = np.unique(np.linspace(0, len(best) - 1, min(count, len(best))).round().astype(int))

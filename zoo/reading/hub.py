@@ -66,7 +66,7 @@ def push(folder: Path, name: str, *, private: bool = False, beside: Mapping[str,
 def _files_of_older_zoo(name: str, revision: str | None, there: set[str]) -> set[str]:
     """The files of a repository that its zoo's manifest lists, and the predictors beside it.
 
-    None where it is as good as new; one with other files and no zoo is an error.
+    There are none where it is as good as new; one with other files and no zoo is an error.
     """
     from huggingface_hub import hf_hub_download
 

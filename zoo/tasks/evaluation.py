@@ -62,6 +62,8 @@ def evaluate(
         task = load_task(file, data, lambda: _find_embedding(zoo, file.name) if embedding is None else embedding)
     if task.spec.task != model.spec.task:
         raise ValueError(f"a transformer of {model.spec.task} cannot be evaluated on {task.spec.task}")
+    if (last := int(task.test.labels.max())) >= model.spec.classes:
+        raise ValueError(f"a transformer of {model.spec.classes:,} classes cannot be evaluated on the class {last:,}")
     return measure(model, task, task.test, max(1, batch_size // _TILE) * _TILE)
 
 

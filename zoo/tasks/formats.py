@@ -104,7 +104,8 @@ def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, where: str) -
             held = member.file_size - length
             raise ValueError(f"{where} is damaged: its header promises {size:,} bytes, it holds {held:,}")
         file.seek(0)
-        return np.lib.format.read_array(file, allow_pickle=False)
+        with faults_named(f"{where} is damaged"):  # NumPy does not know the name of the file
+            return np.lib.format.read_array(file, allow_pickle=False)
 
 
 def _read_header(file: zipfile.ZipExtFile, allowed: str, where: str) -> tuple[int, tuple[int, ...], np.dtype]:

@@ -291,10 +291,10 @@ def _check_files(builder: "DatasetBuilder", folder: Path | None) -> None:
         vars(builder.config)["batch_size"] = _ROWS_AT_ONCE
         left = MAX_BYTES
         for path in files if folder else DownloadManager().download(files):
-            left -= _unpacked_size(path, left)
+            left -= unpacked_size(path, left)
 
 
-def _unpacked_size(path: str, most: int) -> int:
+def unpacked_size(path: str, most: int) -> int:
     """The bytes of the rows of a Parquet file, where a text counts as often as it occurs; too many are a ValueError.
 
     A text that is there once can stand in all rows. So texts are read as numbers of texts, which takes no more memory
@@ -314,7 +314,7 @@ def _unpacked_size(path: str, most: int) -> int:
         with parquet.ParquetFile(path, read_dictionary=texts) as file:
             size += sum(_text_bytes(column) for batch in file.iter_batches(columns=texts) for column in batch.columns)
     if size > most:
-        raise ValueError(f"{path} unpacks to {size:,} bytes, at most {MAX_BYTES:,} are read")
+        raise ValueError(f"{path} unpacks to {size:,} bytes, at most {most:,} are read")
     return size
 
 

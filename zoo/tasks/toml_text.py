@@ -9,6 +9,7 @@ from typing import Any
 from zoo.storage.untrusted import faults_named
 
 _MOST_LEVELS = 16
+_MOST_BITS = 1 << 12  # of a whole number: one in hexadecimal may have more digits than Python prints
 _BARE_PARTS = re.compile(rf"(?<![\w-])[\w-]++(?:[ \t]*+\.[ \t]*+[\w-]++){{{_MOST_LEVELS}}}")
 _QUOTED_PART = re.compile(r"""["'][ \t]*+\.""")
 
@@ -23,7 +24,9 @@ def parse_toml(text: str | bytes, where: str) -> dict[str, Any]:
         content = tomllib.loads(text)
         level: list[Any] = [content]
         for _ in range(_MOST_LEVELS):
-            inner = (value for outer in level for value in (outer.values() if isinstance(outer, dict) else outer))
+            inner = [value for outer in level for value in (outer.values() if isinstance(outer, dict) else outer)]
+            if any(isinstance(value, int) and value.bit_length() > _MOST_BITS for value in inner):
+                raise ValueError(f"a whole number has more than {_MOST_BITS:,} bits")
             level = [value for value in inner if isinstance(value, dict | list)]
         if level:
             raise ValueError(f"tables and arrays are more than {_MOST_LEVELS} deep")
