@@ -59,7 +59,7 @@ def with_data_notes(text: str, trained_on: Mapping[str, str | None]) -> str:
     """
     for note in dict.fromkeys(filter(None, trained_on.values())):
         configs = " and ".join(config for config, own in trained_on.items() if own == note)
-        text += f"\n\nThe transformers of {configs} were trained on {note}, those of the paper on all of it."
+        text += f"\n\nThe transformers of {configs} were trained on {note}, those of the paper on all of them."
     return text
 
 

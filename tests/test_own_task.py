@@ -128,7 +128,7 @@ def test_it_joins_a_zoo_of_the_papers(folder: Path, tmp_path: Path, capsys: pyte
     verify([str(tmp_path / "both")])
     assert "digits, mnist" in capsys.readouterr().out
     card = (tmp_path / "both" / "README.md").read_text()
-    assert "except for residual connections, x + f(LN(x)) in `digits`, none in the others" in card
+    assert "There are residual connections, x + f(LN(x)), in `digits`; the others have none" in card
     assert "in `digits` every run has a seed of its own; in `mnist` all runs share one seed" in card
 
 

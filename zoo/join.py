@@ -1,6 +1,6 @@
 """Joins published zoos of different configs into one, where several machines each published one.
 
-    python -m zoo.join mnist-zoo agnews-zoo small-transformer-zoo
+    python -m zoo.join mnist-zoo agnews-zoo my-zoo
 
 Every file is checked as by zoo.verify and copied as it is, so the rows stay the same; card, croissant.json, tables of
 runs as Parquet and manifest are made again. What all zoos state, such as a license, is kept; options state it anew. OUT

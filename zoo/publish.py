@@ -1,8 +1,8 @@
 """Merges the shards that generation wrote into the published zoo: Arrow files by split, runs, card, manifest.
 
-    python -m zoo.publish runs small-transformer-zoo
-    python -m zoo.publish runs small-transformer-zoo --push-to-hub OWNER/NAME          after `hf auth login`
-    python -m zoo.publish runs small-transformer-zoo --push-to-hub OWNER/NAME --predictors nfn/pretrained
+    python -m zoo.publish runs my-zoo
+    python -m zoo.publish runs my-zoo --push-to-hub OWNER/NAME          after `hf auth login`
+    python -m zoo.publish runs my-zoo --push-to-hub OWNER/NAME --predictors nfn/pretrained
     python -m zoo.publish runs out --splits 60/20/20                a small zoo: more validation and test runs
     python -m zoo.publish runs out --checkpoints epoch_20           a light one: a single checkpoint of each run
 

@@ -1,7 +1,7 @@
 """Keeps all runs of the shards that generation wrote, but the weights of a few only: a zoo that fits in a repository.
 
     python -m zoo.thin runs thin --runs 10 --checkpoints epoch_75 --whole 1
-    python -m zoo.publish thin small-transformer-zoo
+    python -m zoo.publish thin my-zoo
 
 Of each finished shard below RUNS this keeps the given checkpoints of its first ten completed runs, and all checkpoints
 of the first of them. The table of runs, with all curves, stays as it is. A thinned shard records the SHA-256 of the
