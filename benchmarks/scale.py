@@ -80,8 +80,6 @@ from zoo.transformer.spec import SPECS, Component
 
 _FEATURES = "features"
 _AT_ONCE = 128
-_EXACT = "raw_moments"
-"""Rounded to six bits they rank AG News' runs worse, with a τ of 0.863 instead of 0.869; the others rank as before."""
 
 
 def _statistics(weights: TransformerWeights) -> Float[Tensor, "n numbers"]:
@@ -106,11 +104,10 @@ def _read_shard(shard: Shard, device: torch.device) -> pa.Table:
     for name, read in readers.items():
         pieces = [read(TransformerWeights.from_flat(spec, part)) for part in flat.split(_AT_ONCE)]
         numbers = torch.cat(pieces).half()
-        if name != _EXACT:
+        if name != "raw_moments":  # six bits would cost these a τ of 0.006 on AG News, and the others nothing
             mantissa, exponent = torch.frexp(numbers.float())
             numbers = torch.ldexp((mantissa * 2**6).round() / 2**6, exponent).half()
-        numbers = numbers.cpu().numpy()
-        column = pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), numbers.shape[1])
+        column = pa.FixedSizeListArray.from_arrays(pa.array(numbers.flatten().cpu().numpy()), numbers.shape[1])
         table = table.append_column(name, column)
     return table
 

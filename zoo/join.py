@@ -43,7 +43,6 @@ def _join(folders: Sequence[Path], out: Path, *, stated: Statements = NOTHING_ST
     """
     zoos = [PublishedZoo.read(folder) for folder in folders]
     out = out.resolve()
-    check_target(out, "zoo", [folder.resolve() for folder in folders if folder.resolve() != out])
     template = DEFAULT_CARD.read_text(encoding="utf-8")
     configs: dict[str, ConfigDetails] = {}
     for zoo in zoos:
@@ -52,6 +51,7 @@ def _join(folders: Sequence[Path], out: Path, *, stated: Statements = NOTHING_ST
         if surplus := zoo.files_of_no_config():
             raise ValueError(f"{zoo.folder} lists {surplus[0]!r}, which belongs to none of its configs")
         configs |= zoo.configs
+    check_target(out, "zoo", [folder.resolve() for folder in folders if folder.resolve() != out], configs)
     check_same_data(configs)
     seen: SeenWeights = {}
     for zoo in zoos:

@@ -76,7 +76,7 @@ def _publish(options: _Options, advance: Advance = lambda rows: None) -> Manifes
     """Publishes every finished shard below ``runs`` as the folder ``out``; ``advance`` gets the number of rows."""
     runs, out = options.runs, options.out.resolve()
     configs, _ = find_shards(runs)
-    check_target(out, "zoo", [runs.resolve()])
+    check_target(out, "zoo", [runs.resolve()], configs)
     check_same_data({config: shards[0].record for config, shards in configs.items()})
     template = (options.card or DEFAULT_CARD).read_text(encoding="utf-8")
     with replacing_folder(out, zoo_files) as folder:

@@ -18,6 +18,7 @@ from zoo.format.published import PublishedZoo
 from zoo.format.schema import CHECKPOINTS
 from zoo.format.shard import CHECKPOINTS_FILE, Shard
 from zoo.format.splits import SPLITS, _split_of
+from zoo.join import _join
 from zoo.publish import main
 from zoo.reading.reader import MappedCheckpoints
 from zoo.verify import _verify
@@ -241,6 +242,18 @@ def test_wrong_folders_are_refused(made, tmp_path, capsys):
     (tmp_path / "precious" / "thesis.tex").touch()
     assert "is there and is not a zoo: name a folder" in refusal(capsys, runs, tmp_path / "precious")
     assert (tmp_path / "precious" / "thesis.tex").exists()
+
+
+def test_a_zoo_with_further_configs_is_not_replaced(spoiled, tmp_path, capsys):
+    """Neither by a zoo of other shards nor by a joined one."""
+    before = (spoiled / "manifest.json").read_bytes()
+    fabricate_shard(tmp_path / "runs", TINY_MNIST, count=5)
+    line = refusal(capsys, tmp_path / "runs", spoiled)
+    assert "has agnews too, which would be lost: name another folder or delete it\n" in line
+    publish(tmp_path / "runs", tmp_path / "part")
+    with pytest.raises(ValueError, match="has agnews too, which would be lost"):
+        _join([tmp_path / "part"], spoiled)
+    assert (spoiled / "manifest.json").read_bytes() == before
 
 
 def test_a_foreign_file_in_the_old_zoo_is_not_lost(made, spoiled, capsys):

@@ -1,6 +1,7 @@
 """The reader: views of the file, exact shuffling, selections, many readers at once."""
 
 import pickle
+import shutil
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
@@ -157,6 +158,7 @@ def test_a_pickled_reader_is_only_its_address(reader):
 def test_a_pickled_reader_does_not_mix_editions(spoiled, tmp_path):
     data = pickle.dumps(zoo.open(spoiled, "mnist"))
     fabricate_shard(tmp_path / "runs", TINY_MNIST, count=5)
+    shutil.rmtree(spoiled)
     publish(tmp_path / "runs", spoiled)
     with pytest.raises(ValueError, match="was published again since"):
         pickle.loads(data)  # noqa: S301
@@ -166,6 +168,7 @@ def test_an_open_reader_keeps_its_edition(spoiled, tmp_path):
     reader, news = zoo.open(spoiled, "mnist"), zoo.open(spoiled, "agnews")
     before = reader.weights([0, 100]).clone()
     fabricate_shard(tmp_path / "runs", TINY_MNIST, count=5)
+    shutil.rmtree(spoiled)
     publish(tmp_path / "runs", spoiled)
     assert torch.equal(reader.weights([0, 100]), before)
     # read for the first time after their files were replaced or deleted

@@ -5,7 +5,7 @@ mnist/train-00000-of-00086.arrow …  mnist/validation-…  mnist/test-…  mnis
 agnews/…  agnews/embedding.safetensors  agnews/vocabulary.json
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -171,12 +171,15 @@ def zoo_files(folder: Path) -> list[str] | None:
     return [*Manifest.read(folder).files, MANIFEST_FILE] if (folder / MANIFEST_FILE).is_file() else None
 
 
-def check_target(out: Path, kind: str, sources: Sequence[Path]) -> None:
-    """Refuses to replace a folder that is read, or that is not an older one of this kind: a zoo, or a page."""
+def check_target(out: Path, kind: str, sources: Sequence[Path], configs: Collection[str] = ()) -> None:
+    """Refuses to replace a folder that is read, anything but an older zoo or page, or a zoo with a further config."""
     refuse_nested(out, sources)
-    is_empty = not out.exists() or (out.is_dir() and not any(out.iterdir()))
-    if not is_empty and (not (out / MANIFEST_FILE).is_file() or Manifest.read(out).details.get("kind") != kind):
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    if not (out / MANIFEST_FILE).is_file() or Manifest.read(out).details.get("kind") != kind:
         raise ValueError(f"{out} is there and is not a {kind}: name a folder that is empty or not there yet")
+    if kind == "zoo" and (lost := PublishedZoo.read(out).configs.keys() - configs):
+        raise ValueError(f"{out} has {sorted(lost)[0]} too, which would be lost: name another folder or delete it")
 
 
 def refuse_nested(out: Path, sources: Sequence[Path]) -> None:
