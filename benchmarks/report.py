@@ -214,7 +214,7 @@ class _Contents:
             "census": lambda: census_table(self.rows("census")),
             "accuracies": lambda: render_table("accuracies", runs=self.final_runs()),
             "speed": lambda: render_table("speed", rows=self.rows("speed.generation", "speed.nfn", "speed.loader")),
-            "of_rows": lambda layout: render_table(layout, rows=self.rows(layout), reads=READS),
+            "of_rows": lambda layout: render_table(layout, rows=self.rows(layout), reads=READS, models=MODELS),
             "inputs": self.inputs,
             "recipes": partial(self.table, "recipe", label="test_accuracy"),  # these rows have no label
             "pretrained": lambda: render_table("pretrained", named={n: load_pretrained(n) for n in pretrained_names()}),
