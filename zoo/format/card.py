@@ -37,10 +37,9 @@ from zoo.format.published import (
 from zoo.format.schema import CHECKPOINTS, PUBLISHED_RUN_SCHEMA, checkpoint_schema, usual_label
 from zoo.format.splits import SPLITS
 from zoo.format.statements import Statements
-from zoo.format.table_file import read_batches, read_table
+from zoo.format.table_file import read_batches, read_table, unpacked_size
 from zoo.storage.atomic import atomic_file, write_atomically
 from zoo.storage.untrusted import HeldFile, parse_json, read_bounded
-from zoo.tasks.huggingface import unpacked_size
 from zoo.tasks.identity import KNOWN, SHORT_HASH
 from zoo.terminal import plain_markdown
 

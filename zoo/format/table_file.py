@@ -4,7 +4,7 @@ Arrow's reader trusts a file: a text column whose offsets point past its end is 
 end the process, and a compressed buffer is unpacked to whatever size it claims. So Arrow sees only messages that
 our own writer could have written: of metadata version 5, without metadata of their own (an older version hides a
 compression there), uncompressed, with buffers that lie one after the other inside a body that is there. A batch is
-passed on only after a full validation.
+passed on only after a full validation. Of a Parquet file, the bytes that it unpacks to are counted first.
 """
 
 import re
@@ -227,3 +227,39 @@ def _schema_difference(got: pa.Schema, expected: pa.Schema) -> str:
         if not got.field(column.name).equals(column):
             return f"column {column.name} is {got.field(column.name).type}, not {column.type}"
     return f"its columns are {', '.join(got.names)}"
+
+
+def unpacked_size(path: str, most: int) -> int:
+    """The bytes of the rows of a Parquet file, where a text counts as often as it occurs; too many are a ValueError.
+
+    A text that is there once can stand in all rows. So texts are read as numbers of texts, which takes no more memory
+    than the file records.
+    """
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(path) as file:
+        about = file.metadata
+        leaves = [about.schema.column(number) for number in range(about.num_columns)]
+    groups = [about.row_group(number) for number in range(about.num_row_groups)]
+    chunks = [(group.column(number), leaf) for group in groups for number, leaf in enumerate(leaves)]
+    size = sum(chunk.total_uncompressed_size + chunk.num_values * max(8, leaf.length) for chunk, leaf in chunks)
+    texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+    if size <= most and texts:
+        with parquet.ParquetFile(path, read_dictionary=texts) as file:
+            size += sum(_text_bytes(column) for batch in file.iter_batches(columns=texts) for column in batch.columns)
+    if size > most:
+        raise ValueError(f"{path} unpacks to {size:,} bytes, at most {most:,} are read")
+    return size
+
+
+def _text_bytes(array: pa.Array) -> int:
+    """The bytes of texts that are read as numbers, inside of tables and lists too."""
+    from pyarrow import compute
+
+    if isinstance(array, pa.DictionaryArray):
+        lengths = compute.call_function("binary_length", [array.dictionary]).to_numpy(zero_copy_only=False)
+        return int(lengths[array.indices.drop_null().to_numpy()].sum())
+    if isinstance(array, pa.MapArray):
+        return _text_bytes(array.keys) + _text_bytes(array.items)
+    inner = array.flatten() if pa.types.is_nested(array.type) else []
+    return sum(map(_text_bytes, inner if isinstance(inner, list) else [inner]))

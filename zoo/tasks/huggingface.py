@@ -17,7 +17,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from zoo.checked import Text, shown
-from zoo.format.table_file import read_stream
+from zoo.format.table_file import read_stream, unpacked_size
 from zoo.storage.untrusted import HeldFile, read_bounded, read_json
 from zoo.tasks.examples import ImageSplit, LabeledTexts, RawImages, RawTexts, class_names, class_numbers
 from zoo.tasks.limits import LONGEST_TEXT, MAX_BYTES, MAX_TEXT_BYTES, check_count
@@ -273,6 +273,7 @@ def _check_card(folder: Path) -> None:
 def _check_files(builder: "DatasetBuilder", folder: Path | None) -> None:
     """Refuses files that unpack to too much, and in a folder those that lead outside it."""
     from datasets import DownloadManager
+    from pyarrow import parquet
 
     kind: str = builder.name
     files = [file for split in (builder.config.data_files or {}).values() for file in split]
@@ -291,44 +292,8 @@ def _check_files(builder: "DatasetBuilder", folder: Path | None) -> None:
         vars(builder.config)["batch_size"] = _ROWS_AT_ONCE
         left = MAX_BYTES
         for path in files if folder else DownloadManager().download(files):
+            check_count(parquet.read_metadata(path).num_rows, path)
             left -= unpacked_size(path, left)
-
-
-def unpacked_size(path: str, most: int) -> int:
-    """The bytes of the rows of a Parquet file, where a text counts as often as it occurs; too many are a ValueError.
-
-    A text that is there once can stand in all rows. So texts are read as numbers of texts, which takes no more memory
-    than the file records.
-    """
-    from pyarrow import parquet
-
-    with parquet.ParquetFile(path) as file:
-        about = file.metadata
-        leaves = [about.schema.column(number) for number in range(about.num_columns)]
-    check_count(about.num_rows, path)
-    groups = [about.row_group(number) for number in range(about.num_row_groups)]
-    chunks = [(group.column(number), leaf) for group in groups for number, leaf in enumerate(leaves)]
-    size = sum(chunk.total_uncompressed_size + chunk.num_values * max(8, leaf.length) for chunk, leaf in chunks)
-    texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
-    if size <= most and texts:
-        with parquet.ParquetFile(path, read_dictionary=texts) as file:
-            size += sum(_text_bytes(column) for batch in file.iter_batches(columns=texts) for column in batch.columns)
-    if size > most:
-        raise ValueError(f"{path} unpacks to {size:,} bytes, at most {most:,} are read")
-    return size
-
-
-def _text_bytes(array: pa.Array) -> int:
-    """The bytes of texts that are read as numbers, inside of tables and lists too."""
-    from pyarrow import compute
-
-    if isinstance(array, pa.DictionaryArray):
-        lengths = compute.call_function("binary_length", [array.dictionary]).to_numpy(zero_copy_only=False)
-        return int(lengths[array.indices.drop_null().to_numpy()].sum())
-    if isinstance(array, pa.MapArray):
-        return _text_bytes(array.keys) + _text_bytes(array.items)
-    inner = array.flatten() if pa.types.is_nested(array.type) else []
-    return sum(map(_text_bytes, inner if isinstance(inner, list) else [inner]))
 
 
 def _reason(error: Exception) -> str:
